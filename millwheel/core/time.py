@@ -1,0 +1,82 @@
+"""Event time and wall time: integer microseconds since the Unix epoch.
+
+The paper gives every record a timestamp and every timer a time (section 4), and compares them with
+low watermarks. All of them are one type, :data:`Timestamp`, so that a comparison never mixes units.
+``MIN_TIMESTAMP`` stands for minus infinity (a watermark of which nothing is known) and
+``MAX_TIMESTAMP`` for plus infinity (a source that has ended, and will send nothing more).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, NewType
+
+__all__ = [
+    "MAX_TIMESTAMP",
+    "MIN_TIMESTAMP",
+    "Duration",
+    "Timestamp",
+    "format_timestamp",
+    "from_datetime",
+    "hours",
+    "milliseconds",
+    "minutes",
+    "seconds",
+    "to_datetime",
+]
+
+Timestamp = NewType("Timestamp", int)
+"""Microseconds since 1970-01-01T00:00:00Z."""
+
+Duration = NewType("Duration", int)
+"""A length of time in microseconds."""
+
+MIN_TIMESTAMP: Final = Timestamp(-(1 << 63))
+MAX_TIMESTAMP: Final = Timestamp((1 << 63) - 1)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def from_datetime(moment: datetime) -> Timestamp:
+    """The timestamp of an aware ``moment``; a naive one is refused, for it names no instant."""
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment!r} has no time zone: give it one, for example tzinfo=timezone.utc")
+    return Timestamp((moment - _EPOCH) // _MICROSECOND)
+
+
+def to_datetime(timestamp: Timestamp) -> datetime:
+    """The UTC moment of ``timestamp``; OverflowError for the two infinities."""
+    return _EPOCH + timedelta(microseconds=timestamp)
+
+
+def format_timestamp(timestamp: Timestamp) -> str:
+    """ISO 8601 in UTC; the infinities as ``-inf`` and ``+inf``; raw microseconds beyond the calendar."""
+    if timestamp <= MIN_TIMESTAMP:
+        return "-inf"
+    if timestamp >= MAX_TIMESTAMP:
+        return "+inf"
+    try:
+        return to_datetime(timestamp).isoformat().replace("+00:00", "Z")
+    except OverflowError:
+        return f"{int(timestamp)}us"
+
+
+def milliseconds(count: float) -> Duration:
+    """``count`` milliseconds as a duration."""
+    return Duration(round(count * 1_000))
+
+
+def seconds(count: float) -> Duration:
+    """``count`` seconds as a duration."""
+    return Duration(round(count * 1_000_000))
+
+
+def minutes(count: float) -> Duration:
+    """``count`` minutes as a duration."""
+    return seconds(count * 60)
+
+
+def hours(count: float) -> Duration:
+    """``count`` hours as a duration."""
+    return seconds(count * 3_600)
