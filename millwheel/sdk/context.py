@@ -1,0 +1,194 @@
+"""The context that a hook runs in: one key's state, timers, hold and productions (sections 4, 5.1).
+
+A context collects what the hooks of one key did since the last commit began: nothing takes effect
+elsewhere until the interval core seals it into a journal entry, and dropping the context together with
+the cell's decoded state undoes all of it (a hook that raises leaves no trace).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from millwheel.core.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES
+from millwheel.core.time import Timestamp
+from millwheel.sdk.errors import (
+    ProductionTimestampError,
+    TooLargeError,
+    UndeclaredStreamError,
+    UsageError,
+)
+
+__all__ = ["UNSET", "Context", "OutputBinding", "Production", "Scope", "StateCell", "TimerSetting"]
+
+State = TypeVar("State")
+
+UNSET: Any = object()
+"""Stands for a state that has not been decoded, and for a hold that a context left alone."""
+
+
+class TimerSetting(NamedTuple):
+    """A timer as a hook set it. ``cause`` is the timestamp of what the hook ran for."""
+
+    at: int
+    hold: int | None
+    cause: int
+
+
+class Production(NamedTuple):
+    """A record produced by a hook; ``targets`` are its consumers (incarnation ids) with their keys."""
+
+    stream: str
+    value: bytes
+    timestamp: int
+    targets: tuple[tuple[str, bytes], ...]
+
+
+class OutputBinding:
+    """How a stream is produced: ``encode`` its values, and ``route`` a value to its consumers' keys."""
+
+    __slots__ = ("encode", "route")
+
+    def __init__(
+        self, encode: Callable[[Any], bytes], route: Callable[[Any], tuple[tuple[str, bytes], ...]]
+    ) -> None:
+        self.encode = encode
+        self.route = route
+
+
+class Scope:
+    """What all contexts of one interval share. The core moves ``watermark`` and ``now`` between batches."""
+
+    __slots__ = ("computation", "decode_state", "new_state", "now", "outputs", "watermark")
+
+    def __init__(
+        self,
+        computation: str,
+        outputs: Mapping[str, OutputBinding],
+        new_state: Callable[[], Any],
+        decode_state: Callable[[bytes], Any],
+    ) -> None:
+        self.computation = computation
+        self.outputs = dict(outputs)
+        self.new_state = new_state
+        self.decode_state = decode_state
+        self.watermark = 0
+        self.now = 0
+
+
+class StateCell:
+    """One key's state: ``encoded`` as the last sealed commit left it (empty: none), ``value`` decoded or UNSET."""
+
+    __slots__ = ("encoded", "value")
+
+    def __init__(self, encoded: bytes = b"") -> None:
+        self.encoded = encoded
+        self.value: Any = UNSET
+
+
+class Context(Generic[State]):
+    """Access to everything of one key (figure 7). Valid only while the hook that received it runs."""
+
+    __slots__ = ("_cause", "_cell", "_earliest", "_hold", "_key", "_productions", "_scope", "_stamp", "_timers")
+
+    def __init__(self, key: bytes, cell: StateCell, scope: Scope) -> None:
+        self._key = key
+        self._cell = cell
+        self._scope = scope
+        self._productions: list[Production] = []
+        self._timers: dict[tuple[bool, str], TimerSetting | None] | None = None
+        self._hold: Any = UNSET
+        # Of the record or timer at hand: the default timestamp of a production, the least that one may have,
+        # and the event time on whose account timers are set.
+        self._stamp = 0
+        self._earliest = 0
+        self._cause = 0
+
+    @property
+    def key(self) -> str:
+        """The key that the hook runs for."""
+        return self._key.decode()
+
+    @property
+    def watermark(self) -> Timestamp:
+        """The interval's input low watermark as this commit acts on it (section 4.5)."""
+        return Timestamp(self._scope.watermark)
+
+    @property
+    def now(self) -> Timestamp:
+        """The wall time of this commit, the same for all its hooks; the only clock that hooks should ask."""
+        return Timestamp(self._scope.now)
+
+    @property
+    def state(self) -> State:
+        """The key's persistent state (section 4.4), to read and to change in place.
+
+        A key without one gets what the state's type makes by default. What is left in it when the hook
+        returns is committed; assign to replace it, ``del ctx.state`` to leave none.
+        """
+        cell = self._cell
+        value = cell.value
+        if value is UNSET:
+            value = self._scope.decode_state(cell.encoded) if cell.encoded else self._scope.new_state()
+            cell.value = value
+        elif value is None and not cell.encoded:
+            value = cell.value = self._scope.new_state()
+        return value  # type: ignore[no-any-return]
+
+    @state.setter
+    def state(self, value: State) -> None:
+        self._cell.value = value
+
+    @state.deleter
+    def state(self) -> None:
+        self._cell.value = None
+
+    def produce(self, stream: str, value: Any, *, timestamp: Timestamp | None = None) -> None:
+        """Produce a record to ``stream`` (section 4.3).
+
+        Its timestamp is by default that of the record or timer at hand. One behind its cause (behind the
+        record's timestamp, or behind the timer's hold) would be behind a watermark that consumers may
+        have seen, and is a ProductionTimestampError; UndeclaredStreamError for a stream that the
+        topology does not list among this computation's outputs; TooLargeError beyond 1 MiB.
+        """
+        binding = self._scope.outputs.get(stream)
+        if binding is None:
+            raise UndeclaredStreamError(self._scope.computation, stream, tuple(self._scope.outputs))
+        at = self._stamp if timestamp is None else timestamp
+        if at < self._earliest:
+            raise ProductionTimestampError(self._scope.computation, stream, at, self._earliest)
+        encoded = binding.encode(value)
+        if len(encoded) > MAX_VALUE_BYTES:
+            raise TooLargeError(f"a record produced to {stream!r}", len(encoded), MAX_VALUE_BYTES)
+        self._productions.append(Production(stream, encoded, at, binding.route(value)))
+
+    def set_timer(
+        self, at: Timestamp, tag: str = "", *, wall: bool = False, hold: Timestamp | None = None
+    ) -> None:
+        """Have ``process_timer`` called for this key when the low watermark, or the wall clock, reaches ``at``.
+
+        A key has one timer per domain and tag: setting it again replaces it. Until the firing is
+        committed the timer holds the output watermark at ``hold``, by default at ``at`` (wall timers: at the
+        timestamp of what the hook runs for), so that what the firing produces is not late (section 4.6).
+        """
+        if not isinstance(at, int):
+            raise UsageError(f"set_timer takes a Timestamp (integer microseconds), not {type(at).__name__}: {at!r}")
+        if len(tag) * 4 > MAX_TAG_BYTES and len(tag.encode()) > MAX_TAG_BYTES:
+            raise TooLargeError(f"the timer tag {tag[:32]!r}…", len(tag.encode()), MAX_TAG_BYTES)
+        if self._timers is None:
+            self._timers = {}
+        self._timers[wall, tag] = TimerSetting(at, hold, self._cause)
+
+    def cancel_timer(self, tag: str = "", *, wall: bool = False) -> None:
+        """Cancel the timer of that domain and tag, if there is one."""
+        if self._timers is None:
+            self._timers = {}
+        self._timers[wall, tag] = None
+
+    def set_hold(self, timestamp: Timestamp) -> None:
+        """Hold the output watermark at ``timestamp`` on account of this key's state, until it is cleared (section 5.2)."""
+        self._hold = timestamp
+
+    def clear_hold(self) -> None:
+        """Let go of the state's hold."""
+        self._hold = None
