@@ -1,0 +1,25 @@
+"""Duplicate prevention of one interval (6.1.1; design §8): a pure state machine, with no I/O and no clock.
+
+One :class:`Dedup` belongs to one owned interval. The interval core drives it so::
+
+    dedup = Dedup(interval, journal)                           # or Dedup.restore(interval, journal, bases), then replay
+    verdict = dedup.check(ids, keys, timestamps, sender)       # judges; fresh records become pending
+    ... verdict.outcome is JUDGED:
+        verdict.all_fresh or verdict.fresh                     # run the hooks of these
+        verdict.duplicates                                     # ACK now
+        verdict.waiting                                        # ACKed when committed() names them
+        verdict.unsure                                         # read verdict.segments, then dedup.resolve(verdict, blobs)
+    delta = dedup.take([(verdict, None), (other, [0, 3])])     # the ids that one entry consumes; None: all fresh ones
+    entry = ... delta.encode() ...                             # bytes that go into the journal entry
+    dedup.committed(delta) -> list[Waiter]                     # in the order of the takes; the copies to be ACKed now
+    dedup.abandon(verdict, indexes | None) -> list[Waiter]     # fresh records given up (refused as full), and their copies
+    dedup.admit(sequence); dedup.retire(sequence)              # after UNKNOWN_SEQUENCE, after the catalog's news
+    dedup.advance(computation, watermark, slack, sequencers)   # an authority broadcast: collects opaque ids
+    for sealed in dedup.seal(): ...                            # write sealed.ids and sealed.filter as base parts,
+        dedup.segment_stored(sealed.name)                      # then say so
+    snapshot = dedup.snapshot()                                # blobs to store, and the segments that must stay
+    dedup.replay(IdDelta.decode(blob))                         # at takeover, each entry after the snapshot, in order
+
+The contract with the caller is stated in docs/decisions/0002-duplicates.md. With exactly-once switched
+off for a computation (6.1.3) the core does not call any of it.
+"""
