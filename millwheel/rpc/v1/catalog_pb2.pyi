@@ -80,9 +80,15 @@ class TopologyRecord(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     INCARNATIONS_FIELD_NUMBER: _builtins.int
     SUBMITTED_AT_US_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    STATE_CHANGED_AT_US_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     state: Global___TopologyState.ValueType
     submitted_at_us: _builtins.int
+    request_id: _builtins.str
+    """The id of the submission, so that its repetition is known as one."""
+    state_changed_at_us: _builtins.int
+    """When the state last changed."""
     @_builtins.property
     def spec(self) -> _topology_pb2.TopologySpec: ...
     @_builtins.property
@@ -97,10 +103,12 @@ class TopologyRecord(_message.Message):
         state: Global___TopologyState.ValueType = ...,
         incarnations: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         submitted_at_us: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        state_changed_at_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnations", b"incarnations", "spec", b"spec", "state", b"state", "submitted_at_us", b"submitted_at_us", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnations", b"incarnations", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -144,14 +152,19 @@ class IntervalRecord(_message.Message):
     JOURNAL_FIELD_NUMBER: _builtins.int
     SEQUENCER_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
+    OWNER_REVISION_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
     """The journal's incarnation id."""
     sequencer: _builtins.int
+    owner_revision: _builtins.int
+    """The revision at which the owner's registration was created: a worker that had to register anew
+    (its lease had ended) owns the interval again only under a fresh sequencer.
+    """
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval: ...
     @_builtins.property
     def owner(self) -> _common_pb2.Endpoint:
-        """Empty while nobody owns it."""
+        """Absent while nobody owns it."""
 
     def __init__(
         self,
@@ -160,10 +173,11 @@ class IntervalRecord(_message.Message):
         journal: _builtins.str = ...,
         sequencer: _builtins.int = ...,
         owner: _common_pb2.Endpoint | None = ...,
+        owner_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "owner", b"owner"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "keys", b"keys", "owner", b"owner", "sequencer", b"sequencer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "keys", b"keys", "owner", b"owner", "owner_revision", b"owner_revision", "sequencer", b"sequencer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,58 +23,63 @@ _sym_db = _symbol_database.Default()
 
 
 from millwheel.rpc.v1 import catalog_pb2 as millwheel_dot_v1_dot_catalog__pb2
+from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
 from millwheel.rpc.v1 import topology_pb2 as millwheel_dot_v1_dot_topology__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1amillwheel/v1/control.proto\x12\x0cmillwheel.v1\x1a\x1amillwheel/v1/catalog.proto\x1a\x1bmillwheel/v1/topology.proto\"5\n\x14UploadPackageRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\".\n\x15UploadPackageResponse\x12\x15\n\ralready_known\x18\x01 \x01(\x08\"(\n\x16\x44ownloadPackageRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\"(\n\x17\x44ownloadPackageResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"U\n\x15SubmitTopologyRequest\x12(\n\x04spec\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.TopologySpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"H\n\x16SubmitTopologyResponse\x12.\n\x08topology\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.TopologyRecord\"C\n\x17ValidateTopologyRequest\x12(\n\x04spec\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.TopologySpec\"C\n\x18ValidateTopologyResponse\x12\'\n\x08problems\x18\x01 \x03(\x0b\x32\x15.millwheel.v1.Problem\")\n\x07Problem\x12\r\n\x05where\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\">\n\x15ListTopologiesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"c\n\x16ListTopologiesResponse\x12\x30\n\ntopologies\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.TopologyRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12GetTopologyRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"}\n\x13GetTopologyResponse\x12.\n\x08topology\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.TopologyRecord\x12\x36\n\rinterval_maps\x18\x02 \x03(\x0b\x32\x1f.millwheel.v1.IntervalMapRecord\"8\n\x14\x44rainTopologyRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"G\n\x15\x44rainTopologyResponse\x12.\n\x08topology\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.TopologyRecord\"9\n\x15\x43\x61ncelTopologyRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"H\n\x16\x43\x61ncelTopologyResponse\x12.\n\x08topology\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.TopologyRecord\"%\n\x13WatchRoutingRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\"\x82\x01\n\x14WatchRoutingResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12(\n\x06stream\x18\x02 \x01(\x0b\x32\x18.millwheel.v1.StreamSpec\x12.\n\tconsumers\x18\x03 \x03(\x0b\x32\x1b.millwheel.v1.ConsumerRoute\"\xf1\x01\n\rConsumerRoute\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x10\n\x08topology\x18\x02 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x03 \x01(\t\x12\"\n\x03key\x18\x04 \x01(\x0b\x32\x15.millwheel.v1.KeySpec\x12)\n\x04\x63ode\x18\x05 \x01(\x0b\x32\x1b.millwheel.v1.CodeReference\x12\x14\n\x0c\x65xactly_once\x18\x06 \x01(\x08\x12\x32\n\tintervals\x18\x07 \x01(\x0b\x32\x1f.millwheel.v1.IntervalMapRecord\x12\x0b\n\x03log\x18\x08 \x01(\x08\x32\xf7\x05\n\x0fTopologyService\x12Z\n\rUploadPackage\x12\".millwheel.v1.UploadPackageRequest\x1a#.millwheel.v1.UploadPackageResponse(\x01\x12`\n\x0f\x44ownloadPackage\x12$.millwheel.v1.DownloadPackageRequest\x1a%.millwheel.v1.DownloadPackageResponse0\x01\x12[\n\x0eSubmitTopology\x12#.millwheel.v1.SubmitTopologyRequest\x1a$.millwheel.v1.SubmitTopologyResponse\x12\x61\n\x10ValidateTopology\x12%.millwheel.v1.ValidateTopologyRequest\x1a&.millwheel.v1.ValidateTopologyResponse\x12[\n\x0eListTopologies\x12#.millwheel.v1.ListTopologiesRequest\x1a$.millwheel.v1.ListTopologiesResponse\x12R\n\x0bGetTopology\x12 .millwheel.v1.GetTopologyRequest\x1a!.millwheel.v1.GetTopologyResponse\x12X\n\rDrainTopology\x12\".millwheel.v1.DrainTopologyRequest\x1a#.millwheel.v1.DrainTopologyResponse\x12[\n\x0e\x43\x61ncelTopology\x12#.millwheel.v1.CancelTopologyRequest\x1a$.millwheel.v1.CancelTopologyResponse2i\n\x0eRoutingService\x12W\n\x0cWatchRouting\x12!.millwheel.v1.WatchRoutingRequest\x1a\".millwheel.v1.WatchRoutingResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1amillwheel/v1/control.proto\x12\x0cmillwheel.v1\x1a\x1amillwheel/v1/catalog.proto\x1a\x19millwheel/v1/common.proto\x1a\x1bmillwheel/v1/topology.proto\"5\n\x14UploadPackageRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\".\n\x15UploadPackageResponse\x12\x15\n\ralready_known\x18\x01 \x01(\x08\"(\n\x16\x44ownloadPackageRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\"(\n\x17\x44ownloadPackageResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"U\n\x15SubmitTopologyRequest\x12(\n\x04spec\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.TopologySpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"H\n\x16SubmitTopologyResponse\x12.\n\x08topology\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.TopologyRecord\"C\n\x17ValidateTopologyRequest\x12(\n\x04spec\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.TopologySpec\"C\n\x18ValidateTopologyResponse\x12\'\n\x08problems\x18\x01 \x03(\x0b\x32\x15.millwheel.v1.Problem\")\n\x07Problem\x12\r\n\x05where\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\">\n\x15ListTopologiesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"c\n\x16ListTopologiesResponse\x12\x30\n\ntopologies\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.TopologyRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x12GetTopologyRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xbf\x01\n\x13GetTopologyResponse\x12.\n\x08topology\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.TopologyRecord\x12\x36\n\rinterval_maps\x18\x02 \x03(\x0b\x32\x1f.millwheel.v1.IntervalMapRecord\x12+\n\x04logs\x18\x03 \x03(\x0b\x32\x1d.millwheel.v1.StreamLogRecord\x12\x13\n\x0bwaiting_for\x18\x04 \x03(\t\"8\n\x14\x44rainTopologyRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"G\n\x15\x44rainTopologyResponse\x12.\n\x08topology\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.TopologyRecord\"9\n\x15\x43\x61ncelTopologyRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"H\n\x16\x43\x61ncelTopologyResponse\x12.\n\x08topology\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.TopologyRecord\"(\n\x16\x45nsureStreamLogRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\"\x90\x01\n\x17\x45nsureStreamLogResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0f\n\x07journal\x18\x02 \x01(\t\x12%\n\x05owner\x18\x03 \x01(\x0b\x32\x16.millwheel.v1.Endpoint\x12(\n\x06stream\x18\x04 \x01(\x0b\x32\x18.millwheel.v1.StreamSpec\"%\n\x13WatchRoutingRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\"\x94\x01\n\x14WatchRoutingResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12(\n\x06stream\x18\x02 \x01(\x0b\x32\x18.millwheel.v1.StreamSpec\x12.\n\tconsumers\x18\x03 \x03(\x0b\x32\x1b.millwheel.v1.ConsumerRoute\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\"\xf1\x01\n\rConsumerRoute\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x10\n\x08topology\x18\x02 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x03 \x01(\t\x12\"\n\x03key\x18\x04 \x01(\x0b\x32\x15.millwheel.v1.KeySpec\x12)\n\x04\x63ode\x18\x05 \x01(\x0b\x32\x1b.millwheel.v1.CodeReference\x12\x14\n\x0c\x65xactly_once\x18\x06 \x01(\x08\x12\x32\n\tintervals\x18\x07 \x01(\x0b\x32\x1f.millwheel.v1.IntervalMapRecord\x12\x0b\n\x03log\x18\x08 \x01(\x08\x32\xf7\x05\n\x0fTopologyService\x12Z\n\rUploadPackage\x12\".millwheel.v1.UploadPackageRequest\x1a#.millwheel.v1.UploadPackageResponse(\x01\x12`\n\x0f\x44ownloadPackage\x12$.millwheel.v1.DownloadPackageRequest\x1a%.millwheel.v1.DownloadPackageResponse0\x01\x12[\n\x0eSubmitTopology\x12#.millwheel.v1.SubmitTopologyRequest\x1a$.millwheel.v1.SubmitTopologyResponse\x12\x61\n\x10ValidateTopology\x12%.millwheel.v1.ValidateTopologyRequest\x1a&.millwheel.v1.ValidateTopologyResponse\x12[\n\x0eListTopologies\x12#.millwheel.v1.ListTopologiesRequest\x1a$.millwheel.v1.ListTopologiesResponse\x12R\n\x0bGetTopology\x12 .millwheel.v1.GetTopologyRequest\x1a!.millwheel.v1.GetTopologyResponse\x12X\n\rDrainTopology\x12\".millwheel.v1.DrainTopologyRequest\x1a#.millwheel.v1.DrainTopologyResponse\x12[\n\x0e\x43\x61ncelTopology\x12#.millwheel.v1.CancelTopologyRequest\x1a$.millwheel.v1.CancelTopologyResponse2\xc9\x01\n\x0eRoutingService\x12W\n\x0cWatchRouting\x12!.millwheel.v1.WatchRoutingRequest\x1a\".millwheel.v1.WatchRoutingResponse0\x01\x12^\n\x0f\x45nsureStreamLog\x12$.millwheel.v1.EnsureStreamLogRequest\x1a%.millwheel.v1.EnsureStreamLogResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_UPLOADPACKAGEREQUEST']._serialized_start=101
-  _globals['_UPLOADPACKAGEREQUEST']._serialized_end=154
-  _globals['_UPLOADPACKAGERESPONSE']._serialized_start=156
-  _globals['_UPLOADPACKAGERESPONSE']._serialized_end=202
-  _globals['_DOWNLOADPACKAGEREQUEST']._serialized_start=204
-  _globals['_DOWNLOADPACKAGEREQUEST']._serialized_end=244
-  _globals['_DOWNLOADPACKAGERESPONSE']._serialized_start=246
-  _globals['_DOWNLOADPACKAGERESPONSE']._serialized_end=286
-  _globals['_SUBMITTOPOLOGYREQUEST']._serialized_start=288
-  _globals['_SUBMITTOPOLOGYREQUEST']._serialized_end=373
-  _globals['_SUBMITTOPOLOGYRESPONSE']._serialized_start=375
-  _globals['_SUBMITTOPOLOGYRESPONSE']._serialized_end=447
-  _globals['_VALIDATETOPOLOGYREQUEST']._serialized_start=449
-  _globals['_VALIDATETOPOLOGYREQUEST']._serialized_end=516
-  _globals['_VALIDATETOPOLOGYRESPONSE']._serialized_start=518
-  _globals['_VALIDATETOPOLOGYRESPONSE']._serialized_end=585
-  _globals['_PROBLEM']._serialized_start=587
-  _globals['_PROBLEM']._serialized_end=628
-  _globals['_LISTTOPOLOGIESREQUEST']._serialized_start=630
-  _globals['_LISTTOPOLOGIESREQUEST']._serialized_end=692
-  _globals['_LISTTOPOLOGIESRESPONSE']._serialized_start=694
-  _globals['_LISTTOPOLOGIESRESPONSE']._serialized_end=793
-  _globals['_GETTOPOLOGYREQUEST']._serialized_start=795
-  _globals['_GETTOPOLOGYREQUEST']._serialized_end=829
-  _globals['_GETTOPOLOGYRESPONSE']._serialized_start=831
-  _globals['_GETTOPOLOGYRESPONSE']._serialized_end=956
-  _globals['_DRAINTOPOLOGYREQUEST']._serialized_start=958
-  _globals['_DRAINTOPOLOGYREQUEST']._serialized_end=1014
-  _globals['_DRAINTOPOLOGYRESPONSE']._serialized_start=1016
-  _globals['_DRAINTOPOLOGYRESPONSE']._serialized_end=1087
-  _globals['_CANCELTOPOLOGYREQUEST']._serialized_start=1089
-  _globals['_CANCELTOPOLOGYREQUEST']._serialized_end=1146
-  _globals['_CANCELTOPOLOGYRESPONSE']._serialized_start=1148
-  _globals['_CANCELTOPOLOGYRESPONSE']._serialized_end=1220
-  _globals['_WATCHROUTINGREQUEST']._serialized_start=1222
-  _globals['_WATCHROUTINGREQUEST']._serialized_end=1259
-  _globals['_WATCHROUTINGRESPONSE']._serialized_start=1262
-  _globals['_WATCHROUTINGRESPONSE']._serialized_end=1392
-  _globals['_CONSUMERROUTE']._serialized_start=1395
-  _globals['_CONSUMERROUTE']._serialized_end=1636
-  _globals['_TOPOLOGYSERVICE']._serialized_start=1639
-  _globals['_TOPOLOGYSERVICE']._serialized_end=2398
-  _globals['_ROUTINGSERVICE']._serialized_start=2400
-  _globals['_ROUTINGSERVICE']._serialized_end=2505
+  _globals['_UPLOADPACKAGEREQUEST']._serialized_start=128
+  _globals['_UPLOADPACKAGEREQUEST']._serialized_end=181
+  _globals['_UPLOADPACKAGERESPONSE']._serialized_start=183
+  _globals['_UPLOADPACKAGERESPONSE']._serialized_end=229
+  _globals['_DOWNLOADPACKAGEREQUEST']._serialized_start=231
+  _globals['_DOWNLOADPACKAGEREQUEST']._serialized_end=271
+  _globals['_DOWNLOADPACKAGERESPONSE']._serialized_start=273
+  _globals['_DOWNLOADPACKAGERESPONSE']._serialized_end=313
+  _globals['_SUBMITTOPOLOGYREQUEST']._serialized_start=315
+  _globals['_SUBMITTOPOLOGYREQUEST']._serialized_end=400
+  _globals['_SUBMITTOPOLOGYRESPONSE']._serialized_start=402
+  _globals['_SUBMITTOPOLOGYRESPONSE']._serialized_end=474
+  _globals['_VALIDATETOPOLOGYREQUEST']._serialized_start=476
+  _globals['_VALIDATETOPOLOGYREQUEST']._serialized_end=543
+  _globals['_VALIDATETOPOLOGYRESPONSE']._serialized_start=545
+  _globals['_VALIDATETOPOLOGYRESPONSE']._serialized_end=612
+  _globals['_PROBLEM']._serialized_start=614
+  _globals['_PROBLEM']._serialized_end=655
+  _globals['_LISTTOPOLOGIESREQUEST']._serialized_start=657
+  _globals['_LISTTOPOLOGIESREQUEST']._serialized_end=719
+  _globals['_LISTTOPOLOGIESRESPONSE']._serialized_start=721
+  _globals['_LISTTOPOLOGIESRESPONSE']._serialized_end=820
+  _globals['_GETTOPOLOGYREQUEST']._serialized_start=822
+  _globals['_GETTOPOLOGYREQUEST']._serialized_end=856
+  _globals['_GETTOPOLOGYRESPONSE']._serialized_start=859
+  _globals['_GETTOPOLOGYRESPONSE']._serialized_end=1050
+  _globals['_DRAINTOPOLOGYREQUEST']._serialized_start=1052
+  _globals['_DRAINTOPOLOGYREQUEST']._serialized_end=1108
+  _globals['_DRAINTOPOLOGYRESPONSE']._serialized_start=1110
+  _globals['_DRAINTOPOLOGYRESPONSE']._serialized_end=1181
+  _globals['_CANCELTOPOLOGYREQUEST']._serialized_start=1183
+  _globals['_CANCELTOPOLOGYREQUEST']._serialized_end=1240
+  _globals['_CANCELTOPOLOGYRESPONSE']._serialized_start=1242
+  _globals['_CANCELTOPOLOGYRESPONSE']._serialized_end=1314
+  _globals['_ENSURESTREAMLOGREQUEST']._serialized_start=1316
+  _globals['_ENSURESTREAMLOGREQUEST']._serialized_end=1356
+  _globals['_ENSURESTREAMLOGRESPONSE']._serialized_start=1359
+  _globals['_ENSURESTREAMLOGRESPONSE']._serialized_end=1503
+  _globals['_WATCHROUTINGREQUEST']._serialized_start=1505
+  _globals['_WATCHROUTINGREQUEST']._serialized_end=1542
+  _globals['_WATCHROUTINGRESPONSE']._serialized_start=1545
+  _globals['_WATCHROUTINGRESPONSE']._serialized_end=1693
+  _globals['_CONSUMERROUTE']._serialized_start=1696
+  _globals['_CONSUMERROUTE']._serialized_end=1937
+  _globals['_TOPOLOGYSERVICE']._serialized_start=1940
+  _globals['_TOPOLOGYSERVICE']._serialized_end=2699
+  _globals['_ROUTINGSERVICE']._serialized_start=2702
+  _globals['_ROUTINGSERVICE']._serialized_end=2903
 # @@protoc_insertion_point(module_scope)

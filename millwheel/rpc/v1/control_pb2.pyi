@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from millwheel.rpc.v1 import catalog_pb2 as _catalog_pb2
+from millwheel.rpc.v1 import common_pb2 as _common_pb2
 from millwheel.rpc.v1 import topology_pb2 as _topology_pb2
 import builtins as _builtins
 import sys
@@ -278,19 +279,31 @@ class GetTopologyResponse(_message.Message):
 
     TOPOLOGY_FIELD_NUMBER: _builtins.int
     INTERVAL_MAPS_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
+    WAITING_FOR_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topology(self) -> _catalog_pb2.TopologyRecord: ...
     @_builtins.property
     def interval_maps(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.IntervalMapRecord]: ...
+    @_builtins.property
+    def logs(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.StreamLogRecord]:
+        """The logs of its streams, and their intervals."""
+
+    @_builtins.property
+    def waiting_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """While it drains: what it still waits for."""
+
     def __init__(
         self,
         *,
         topology: _catalog_pb2.TopologyRecord | None = ...,
         interval_maps: _abc.Iterable[_catalog_pb2.IntervalMapRecord] | None = ...,
+        logs: _abc.Iterable[_catalog_pb2.StreamLogRecord] | None = ...,
+        waiting_for: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval_maps", b"interval_maps", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval_maps", b"interval_maps", "logs", b"logs", "topology", b"topology", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -381,6 +394,57 @@ class CancelTopologyResponse(_message.Message):
 Global___CancelTopologyResponse: _TypeAlias = CancelTopologyResponse  # noqa: Y015
 
 @_typing.final
+class EnsureStreamLogRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    stream: _builtins.str
+    def __init__(
+        self,
+        *,
+        stream: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnsureStreamLogRequest: _TypeAlias = EnsureStreamLogRequest  # noqa: Y015
+
+@_typing.final
+class EnsureStreamLogResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.str
+    journal: _builtins.str
+    @_builtins.property
+    def owner(self) -> _common_pb2.Endpoint:
+        """Absent while no worker owns the log."""
+
+    @_builtins.property
+    def stream(self) -> _topology_pb2.StreamSpec: ...
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.str = ...,
+        journal: _builtins.str = ...,
+        owner: _common_pb2.Endpoint | None = ...,
+        stream: _topology_pb2.StreamSpec | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "stream", b"stream"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "journal", b"journal", "owner", b"owner", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnsureStreamLogResponse: _TypeAlias = EnsureStreamLogResponse  # noqa: Y015
+
+@_typing.final
 class WatchRoutingRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -406,7 +470,10 @@ class WatchRoutingResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
     CONSUMERS_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
+    draining: _builtins.bool
+    """Every topology that takes the stream's injected records is draining or has ended: send what is pending, no more."""
     @_builtins.property
     def stream(self) -> _topology_pb2.StreamSpec: ...
     @_builtins.property
@@ -417,10 +484,11 @@ class WatchRoutingResponse(_message.Message):
         revision: _builtins.int = ...,
         stream: _topology_pb2.StreamSpec | None = ...,
         consumers: _abc.Iterable[Global___ConsumerRoute] | None = ...,
+        draining: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumers", b"consumers", "revision", b"revision", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumers", b"consumers", "draining", b"draining", "revision", b"revision", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -421,6 +421,11 @@ class RoutingServiceStub:
                 request_serializer=millwheel_dot_v1_dot_control__pb2.WatchRoutingRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_control__pb2.WatchRoutingResponse.FromString,
                 _registered_method=True)
+        self.EnsureStreamLog = channel.unary_unary(
+                '/millwheel.v1.RoutingService/EnsureStreamLog',
+                request_serializer=millwheel_dot_v1_dot_control__pb2.EnsureStreamLogRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_control__pb2.EnsureStreamLogResponse.FromString,
+                _registered_method=True)
 
 
 class RoutingServiceServicer:
@@ -434,6 +439,13 @@ class RoutingServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EnsureStreamLog(self, request, context):
+        """Where a stream's log is, creating it where there is none yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RoutingServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -441,6 +453,11 @@ def add_RoutingServiceServicer_to_server(servicer, server):
                     servicer.WatchRouting,
                     request_deserializer=millwheel_dot_v1_dot_control__pb2.WatchRoutingRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_control__pb2.WatchRoutingResponse.SerializeToString,
+            ),
+            'EnsureStreamLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.EnsureStreamLog,
+                    request_deserializer=millwheel_dot_v1_dot_control__pb2.EnsureStreamLogRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_control__pb2.EnsureStreamLogResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -471,6 +488,33 @@ class RoutingService:
             '/millwheel.v1.RoutingService/WatchRouting',
             millwheel_dot_v1_dot_control__pb2.WatchRoutingRequest.SerializeToString,
             millwheel_dot_v1_dot_control__pb2.WatchRoutingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EnsureStreamLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.RoutingService/EnsureStreamLog',
+            millwheel_dot_v1_dot_control__pb2.EnsureStreamLogRequest.SerializeToString,
+            millwheel_dot_v1_dot_control__pb2.EnsureStreamLogResponse.FromString,
             options,
             channel_credentials,
             insecure,

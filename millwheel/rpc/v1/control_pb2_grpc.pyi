@@ -141,6 +141,8 @@ class RoutingServiceStub:
     def __new__(cls, channel: _aio.Channel) -> RoutingServiceAsyncStub: ...
     WatchRouting: _grpc.UnaryStreamMultiCallable[_control_pb2.WatchRoutingRequest, _control_pb2.WatchRoutingResponse]
     """The whole routing of a stream at once, then again after every change."""
+    EnsureStreamLog: _grpc.UnaryUnaryMultiCallable[_control_pb2.EnsureStreamLogRequest, _control_pb2.EnsureStreamLogResponse]
+    """Where a stream's log is, creating it where there is none yet."""
 
 @_typing.type_check_only
 class RoutingServiceAsyncStub(RoutingServiceStub):
@@ -149,6 +151,8 @@ class RoutingServiceAsyncStub(RoutingServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     WatchRouting: _aio.UnaryStreamMultiCallable[_control_pb2.WatchRoutingRequest, _control_pb2.WatchRoutingResponse]  # type: ignore[assignment]
     """The whole routing of a stream at once, then again after every change."""
+    EnsureStreamLog: _aio.UnaryUnaryMultiCallable[_control_pb2.EnsureStreamLogRequest, _control_pb2.EnsureStreamLogResponse]  # type: ignore[assignment]
+    """Where a stream's log is, creating it where there is none yet."""
 
 class RoutingServiceServicer(metaclass=_abc_1.ABCMeta):
     """The master, for senders outside the cluster: where the records of a stream go."""
@@ -160,5 +164,13 @@ class RoutingServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_control_pb2.WatchRoutingResponse], _abc.AsyncIterator[_control_pb2.WatchRoutingResponse]]:
         """The whole routing of a stream at once, then again after every change."""
+
+    @_abc_1.abstractmethod
+    def EnsureStreamLog(
+        self,
+        request: _control_pb2.EnsureStreamLogRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.EnsureStreamLogResponse, _abc.Awaitable[_control_pb2.EnsureStreamLogResponse]]:
+        """Where a stream's log is, creating it where there is none yet."""
 
 def add_RoutingServiceServicer_to_server(servicer: RoutingServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
