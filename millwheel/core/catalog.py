@@ -1,0 +1,310 @@
+"""The catalog: what the coordinator says about topologies, intervals, workers and injectors, as a read model.
+
+Masters, workers and clients follow the same keys (:mod:`millwheel.core.catalog_keys`) and answer the same
+questions from them: who consumes a stream, who owns a key, who sends. A :class:`Catalog` is always the
+coordinator's contents at one revision: load a snapshot, then apply the watch's changes in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+from millwheel.coordination.contract import Change, Snapshot
+from millwheel.core import catalog_keys as keys
+from millwheel.core.interval_map import IntervalTable
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import common_pb2 as common
+from millwheel.rpc.v1 import topology_pb2 as specs
+
+__all__ = [
+    "ACTIVE_STATES",
+    "DEAD_LETTER_TYPE",
+    "LIVE_STATES",
+    "Catalog",
+    "Consumer",
+    "OwnedInterval",
+    "dead_letter_stream",
+    "injector_sender",
+    "outputs_of",
+]
+
+ACTIVE_STATES: Final = frozenset({catalog.TOPOLOGY_STATE_RUNNING, catalog.TOPOLOGY_STATE_DRAINING})
+"""Topologies whose intervals have owners."""
+
+LIVE_STATES: Final = ACTIVE_STATES | {catalog.TOPOLOGY_STATE_DRAINED, catalog.TOPOLOGY_STATE_PAUSED}
+"""Topologies whose state is kept, and whose names are taken."""
+
+DEAD_LETTER_TYPE: Final = "millwheel.DeadLetter"
+"""The record type of every dead-letter stream."""
+
+
+def dead_letter_stream(topology_name: str) -> str:
+    """The stream that a topology's dead letters go to; every topology has one, undeclared."""
+    return f"{topology_name}.dead-letters"
+
+
+def injector_sender(stream: str) -> str:
+    """The sender that stands for all injectors of a stream, where a computation's incarnation would stand."""
+    return f"injector/{stream}"
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """One consumer of a stream: a computation, or (``log``) the stream's own log, for which every key is empty."""
+
+    incarnation: str
+    topology: str
+    computation: str
+    key: specs.KeySpec
+    code: specs.CodeReference
+    exactly_once: bool
+    feedback: bool
+    log: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedInterval:
+    """One interval of one incarnation, as its owner sees it."""
+
+    incarnation: str
+    interval: catalog.IntervalRecord
+
+
+class Catalog:
+    """The coordinator's contents at ``revision``; every method answers from memory."""
+
+    def __init__(self, authority_shards: int = 1) -> None:
+        self.revision = 0
+        self._authority_shards = authority_shards
+        self._clear()
+
+    def _clear(self) -> None:
+        self.topologies: dict[str, catalog.TopologyRecord] = {}
+        self.tables: dict[str, IntervalTable] = {}
+        self.logs: dict[str, catalog.StreamLogRecord] = {}
+        self.workers: dict[str, catalog.WorkerRecord] = {}
+        self.authorities: dict[int, catalog.AuthorityRecord] = {}
+        self.injectors: dict[tuple[str, str], catalog.InjectorRecord] = {}
+        self.batches: dict[str, int] = {}
+        self.drawn = 0
+        self._created: dict[str, int] = {}
+        self._modified: dict[str, int] = {}
+
+    # What the coordinator says.
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Take the contents of a snapshot of every key, in place of what was known."""
+        self._clear()
+        for entry in snapshot.entries:
+            self._created[entry.key] = entry.created
+            self._modified[entry.key] = entry.modified
+            self._put(entry.key, entry.value)
+        self.revision = snapshot.revision
+
+    def apply(self, changes: Iterable[Change]) -> bool:
+        """Follow the changes of one or several revisions; whether any of them was new."""
+        new = False
+        for change in changes:
+            if change.revision < self.revision or change.revision <= self._modified.get(change.key, 0):
+                continue
+            new = True
+            self.revision = change.revision
+            if change.value is None:
+                self._created.pop(change.key, None)
+                self._modified.pop(change.key, None)
+                self._delete(change.key)
+            else:
+                self._created.setdefault(change.key, change.revision)
+                self._modified[change.key] = change.revision
+                self._put(change.key, change.value)
+        return new
+
+    def modified(self, key: str) -> int:
+        """The revision that last changed ``key``, for a transaction's compare; 0 where there is no such key."""
+        return self._modified.get(key, 0)
+
+    def _put(self, key: str, value: bytes) -> None:
+        kind, names = keys.split_key(key)
+        if kind == keys.TOPOLOGIES:
+            self.topologies[names[0]] = catalog.TopologyRecord.FromString(value)
+        elif kind == keys.INTERVALS:
+            self.tables[names[0]] = IntervalTable(names[0], catalog.IntervalMapRecord.FromString(value))
+        elif kind == keys.LOGS:
+            self.logs[names[0]] = catalog.StreamLogRecord.FromString(value)
+        elif kind == keys.WORKERS:
+            self.workers[names[0]] = catalog.WorkerRecord.FromString(value)
+        elif kind == keys.AUTHORITIES:
+            self.authorities[int(names[0])] = catalog.AuthorityRecord.FromString(value)
+        elif kind == keys.INJECTORS:
+            self.injectors[names[0], names[1]] = catalog.InjectorRecord.FromString(value)
+        elif kind == keys.BATCHES:
+            self.batches[names[0]] = catalog.BatchCursorRecord.FromString(value).committed_batch
+        elif kind == keys.SEQUENCER:
+            self.drawn = int(value)
+
+    def _delete(self, key: str) -> None:
+        kind, names = keys.split_key(key)
+        if kind == keys.TOPOLOGIES:
+            self.topologies.pop(names[0], None)
+        elif kind == keys.INTERVALS:
+            self.tables.pop(names[0], None)
+        elif kind == keys.LOGS:
+            self.logs.pop(names[0], None)
+        elif kind == keys.WORKERS:
+            self.workers.pop(names[0], None)
+        elif kind == keys.AUTHORITIES:
+            self.authorities.pop(int(names[0]), None)
+        elif kind == keys.INJECTORS:
+            self.injectors.pop((names[0], names[1]), None)
+        elif kind == keys.BATCHES:
+            self.batches.pop(names[0], None)
+        elif kind == keys.SEQUENCER:
+            self.drawn = 0
+
+    # Streams: who declares, produces and consumes them.
+
+    def live_topologies(self) -> Iterator[tuple[str, catalog.TopologyRecord]]:
+        """The topologies whose state is kept, by name and in the names' order."""
+        for name in sorted(self.topologies):
+            if self.topologies[name].state in LIVE_STATES:
+                yield name, self.topologies[name]
+
+    def streams(self) -> dict[str, specs.StreamSpec]:
+        """Every stream that a live topology declares, produces to or takes injections for, by name.
+
+        A declaration that takes injections goes before one that only refers to the stream; a stream that
+        is only named as an output has a declaration without a type.
+        """
+        found: dict[str, specs.StreamSpec] = {}
+        for name, record in self.live_topologies():
+            for declared in record.spec.streams:
+                known = found.get(declared.name)
+                if known is None or (declared.injected and not known.injected):
+                    found[declared.name] = declared
+            for computation in record.spec.computations:
+                for output in outputs_of(computation):
+                    found.setdefault(output, specs.StreamSpec(name=output))
+            letters = dead_letter_stream(name)
+            found.setdefault(
+                letters,
+                specs.StreamSpec(name=letters, record_type=DEAD_LETTER_TYPE, format=specs.VALUE_FORMAT_MSGPACK),
+            )
+        return found
+
+    def stream(self, name: str) -> specs.StreamSpec | None:
+        """A stream's declaration, or None if no live topology knows it."""
+        return self.streams().get(name)
+
+    def is_draining(self, stream: str) -> bool:
+        """Whether no running topology takes the injected records of ``stream`` any more (nor a paused one, later)."""
+        open_states = {catalog.TOPOLOGY_STATE_RUNNING, catalog.TOPOLOGY_STATE_PAUSED}
+        concerned = [record for _, record in self.live_topologies() if _touches(record.spec, stream)]
+        return not any(record.state in open_states for record in concerned)
+
+    def producers(self, stream: str) -> tuple[str, ...]:
+        """The incarnations of the live computations that produce to ``stream``, dead letters included."""
+        found = []
+        for name, record in self.live_topologies():
+            for computation in record.spec.computations:
+                if stream in outputs_of(computation) or stream == dead_letter_stream(name):
+                    found.append(record.incarnations[computation.name])
+        return tuple(found)
+
+    def senders(self, stream: str) -> tuple[str, ...]:
+        """All that the low watermark of ``stream`` is the minimum over (4.5): its producers, and its injectors."""
+        spec = self.stream(stream)
+        injectors = (injector_sender(stream),) if spec is not None and spec.injected else ()
+        return self.producers(stream) + injectors
+
+    def consumers(self, stream: str) -> tuple[Consumer, ...]:
+        """Everyone that a record of ``stream`` goes to: computations of topologies not yet drained, and its log."""
+        found = []
+        for name, record in self.live_topologies():
+            if record.state == catalog.TOPOLOGY_STATE_DRAINED:
+                continue
+            for computation in record.spec.computations:
+                for edge in computation.inputs:
+                    if edge.stream == stream:
+                        found.append(_consumer(name, record, computation, edge))
+        log = self.logs.get(stream)
+        if log is not None:
+            nothing = (specs.KeySpec(), specs.CodeReference())
+            found.append(Consumer(log.incarnation, "", "", *nothing, exactly_once=True, feedback=False, log=True))
+        return tuple(found)
+
+    # Intervals: who owns what.
+
+    def interval_map(self, incarnation: str) -> catalog.IntervalMapRecord | None:
+        """The interval map of an incarnation, or None if there is none (any more)."""
+        table = self.tables.get(incarnation)
+        return None if table is None else table.record
+
+    def locate(self, incarnation: str, key: bytes) -> catalog.IntervalRecord | None:
+        """The interval of ``incarnation`` that holds ``key``: journal, sequencer, and owner if it has one."""
+        table = self.tables.get(incarnation)
+        return None if table is None else table.locate(key)
+
+    def owned_by(self, worker_id: str, registration: int | None = None) -> list[OwnedInterval]:
+        """The intervals that a worker owns; with ``registration``, the revision that created the worker's
+        record, only those assigned under that registration and not to one that has lapsed."""
+        found = []
+        for incarnation, table in self.tables.items():
+            for interval in table.record.intervals:
+                same = registration is None or interval.owner_revision == registration
+                if interval.owner.worker_id == worker_id and same:
+                    found.append(OwnedInterval(incarnation, interval))
+        return found
+
+    def journal_lives(self, journal: str) -> bool:
+        """Whether an interval of the catalog still writes to, or stems from, ``journal``."""
+        return any(interval.journal == journal for table in self.tables.values() for interval in table.record.intervals)
+
+    def registration(self, worker_id: str) -> int:
+        """The revision that created a worker's record; 0 if the worker is not registered."""
+        return self._created.get(keys.worker_key(worker_id), 0)
+
+    def computation(self, incarnation: str) -> tuple[catalog.TopologyRecord, specs.ComputationSpec] | None:
+        """The topology and the computation that an incarnation stands for; None for a log, or one that is gone."""
+        for _, record in self.live_topologies():
+            for computation in record.spec.computations:
+                if record.incarnations[computation.name] == incarnation:
+                    return record, computation
+        return None
+
+    def log_of(self, incarnation: str) -> catalog.StreamLogRecord | None:
+        """The stream log that an incarnation stands for, or None."""
+        return next((log for log in self.logs.values() if log.incarnation == incarnation), None)
+
+    def authority_of(self, computation: str) -> common.Endpoint | None:
+        """The shard that keeps the low watermark of ``computation`` (7.2), or None while it is away."""
+        record = self.authorities.get(crc32(computation.encode()) % self._authority_shards)
+        return None if record is None else record.endpoint
+
+
+def outputs_of(computation: specs.ComputationSpec) -> tuple[str, ...]:
+    """Every stream that a computation produces to by its declaration: its outputs, and where late records go."""
+    late = computation.late_stream if computation.late_policy == specs.LATE_POLICY_DIVERT else ""
+    return tuple(dict.fromkeys([*computation.outputs, *([late] if late else [])]))
+
+
+def _touches(spec: specs.TopologySpec, stream: str) -> bool:
+    reads = any(edge.stream == stream for computation in spec.computations for edge in computation.inputs)
+    return reads or any(declared.name == stream and declared.injected for declared in spec.streams)
+
+
+def _consumer(
+    name: str, record: catalog.TopologyRecord, computation: specs.ComputationSpec, edge: specs.InputSpec
+) -> Consumer:
+    return Consumer(
+        incarnation=record.incarnations[computation.name],
+        topology=name,
+        computation=computation.name,
+        key=edge.key,
+        code=record.spec.code,
+        exactly_once=computation.exactly_once,
+        feedback=edge.feedback,
+        log=False,
+    )

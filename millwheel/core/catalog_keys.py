@@ -1,0 +1,84 @@
+"""Where the catalog's records stand in the coordinator: one function per key (section 7.1).
+
+Names are percent-encoded, so that a name with a slash in it never reaches into another record's place.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, unquote
+
+__all__ = [
+    "AUTHORITIES",
+    "BATCHES",
+    "INJECTORS",
+    "INTERVALS",
+    "LEADERSHIP",
+    "LOGS",
+    "SEQUENCER",
+    "TOPOLOGIES",
+    "WORKERS",
+    "authority_key",
+    "batch_key",
+    "injector_key",
+    "interval_map_key",
+    "log_key",
+    "split_key",
+    "topology_key",
+    "worker_key",
+]
+
+TOPOLOGIES: Final = "topologies/"
+INTERVALS: Final = "intervals/"
+LOGS: Final = "logs/"
+WORKERS: Final = "workers/"
+AUTHORITIES: Final = "authorities/"
+INJECTORS: Final = "injectors/"
+BATCHES: Final = "batches/"
+SEQUENCER: Final = "sequencer"
+"""The counter that sequencers and the numbers in incarnation ids are drawn from: decimal text, the last one drawn."""
+LEADERSHIP: Final = "leadership/master"
+"""The key that the leading master holds under its lease."""
+
+
+def topology_key(name: str) -> str:
+    """The key of a topology's TopologyRecord."""
+    return TOPOLOGIES + quote(name, safe="")
+
+
+def interval_map_key(incarnation: str) -> str:
+    """The key of an incarnation's IntervalMapRecord."""
+    return INTERVALS + quote(incarnation, safe="")
+
+
+def log_key(stream: str) -> str:
+    """The key of a stream's StreamLogRecord."""
+    return LOGS + quote(stream, safe="")
+
+
+def worker_key(worker_id: str) -> str:
+    """The key of a worker's WorkerRecord, bound to the worker's lease."""
+    return WORKERS + quote(worker_id, safe="")
+
+
+def authority_key(shard: int) -> str:
+    """The key of an authority shard's AuthorityRecord, bound to the shard's lease."""
+    return f"{AUTHORITIES}{shard}"
+
+
+def injector_key(stream: str, process: str) -> str:
+    """The key of an injector process's InjectorRecord."""
+    return f"{INJECTORS}{quote(stream, safe='')}/{quote(process, safe='')}"
+
+
+def batch_key(query: str) -> str:
+    """The key of a batch source's BatchCursorRecord."""
+    return BATCHES + quote(query, safe="")
+
+
+def split_key(key: str) -> tuple[str, tuple[str, ...]]:
+    """A key's prefix (with its slash) and its decoded names; a key without a slash is its own prefix."""
+    kind, slash, rest = key.partition("/")
+    if not slash:
+        return key, ()
+    return kind + slash, tuple(unquote(part) for part in rest.split("/"))
