@@ -14,8 +14,8 @@ from typing import Protocol
 
 __all__ = [
     "Change",
-    "Compare",
     "CompactedError",
+    "Compare",
     "Coordinator",
     "CoordinatorError",
     "CoordinatorUnavailableError",
@@ -110,7 +110,8 @@ class Coordinator(Protocol):
     ) -> Outcome:
         """Apply all puts and deletes in one revision if every compare holds, else nothing.
 
-        Durable before it returns. LeaseExpiredError if a put names a lease that has ended.
+        Durable before it returns. LeaseExpiredError if a put names a lease that has ended; ValueError
+        if puts and deletes name a key twice. One that changes nothing makes no revision.
         """
 
     def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:
@@ -118,7 +119,11 @@ class Coordinator(Protocol):
         without a gap, until the iterator is closed. CompactedError where they are no longer kept."""
 
     async def grant_lease(self, ttl: float) -> int:
-        """A lease that ends ``ttl`` seconds after its last renewal. A lease never survives the loss of the coordinator's own data."""
+        """A lease that ends ``ttl`` seconds after its last renewal.
+
+        A lease never survives the loss of the coordinator's own data; a coordinator that keeps leases in
+        memory ends all of them, and deletes what is bound to them, when it is started.
+        """
 
     async def keep_alive(self, lease: int) -> None:
         """Renew a lease; LeaseExpiredError if it has ended."""

@@ -53,11 +53,12 @@ class JournalExistsError(StoreError):
 
 
 class CorruptValueError(StoreError):
-    """A stored value's checksum or format does not hold; ``where`` names it."""
+    """A stored value is missing, or its checksum or format does not hold; ``where`` names it, ``why`` says more."""
 
     def __init__(self, where: str, why: str) -> None:
         super().__init__(f"{where}: {why}")
         self.where = where
+        self.why = why
 
 
 class SequencerRefusedError(StoreError):
@@ -115,7 +116,10 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """All that is stored of one key, as commit number ``commit`` left it. An empty blob: nothing is left."""
+    """All that is stored of one key, as commit number ``commit`` left it.
+
+    An empty blob says that nothing is left: such a row is written, but reads treat it as absent.
+    """
 
     key: bytes
     commit: int
@@ -125,25 +129,38 @@ class StateRow:
 class StateStore(Protocol):
     """The contract. Journals and computations are named by incarnation ids that are never used twice."""
 
-    async def create_journal(self, journal: str) -> None:
-        """Create an empty journal: sequencer 0, commit 0, floor 0. JournalExistsError if it exists."""
+    async def create_journal(self, journal: str, commit: int = 0) -> None:
+        """Create a journal without entries: sequencer 0, commit and floor ``commit``. JournalExistsError if it exists.
+
+        The child of a split or merge starts at its parents' largest sealed commit, so that the commit
+        numbers of a key's rows grow over lineages, too; ``write_states`` relies on it.
+        """
 
     async def fence(self, journal: str, sequencer: int) -> JournalHead:
         """Take the journal for ``sequencer`` and return its head as it now stands (section 6.2).
 
         Durable before it returns. SequencerRefusedError unless ``sequencer`` is larger than the one held;
         JournalMissingError if there is no such journal. After it no append by an older sequencer succeeds.
+        A repetition after StoreUnavailableError that is refused with the caller's own sequencer says that
+        the first attempt took effect: a sequencer opens a journal once, for one process.
         """
 
     async def seal(self, journal: str, sequencer: int) -> JournalHead:
-        """End the journal for good, if ``sequencer`` holds it (or it is sealed already): its sequencer becomes terminal."""
+        """End the journal for good, if ``sequencer`` holds it (or it is sealed already).
+
+        Its sequencer becomes terminal. Durable before it returns the head; SequencerRefusedError if another holds it.
+        """
 
     async def read_head(self, journal: str) -> JournalHead:
         """The head, without fencing; for inspection."""
 
     async def append(self, journal: str, append: Append) -> None:
         """The commit point (G2, G3). SequencerRefusedError unless the journal holds exactly
-        ``append.sequencer`` and ``append.commit - 1``; then nothing is written at all."""
+        ``append.sequencer`` and ``append.commit - 1``; then nothing is written at all.
+
+        A repetition after StoreUnavailableError that is refused with the caller's own sequencer and
+        commit says that the first attempt took effect.
+        """
 
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
         """Entries ``first .. last``, in order; CorruptValueError if one of them is missing or damaged."""
@@ -164,20 +181,22 @@ class StateStore(Protocol):
         """Forget parts that the committed head does not name."""
 
     async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
-        """Write rows from committed entries, durably before it returns.
+        """Write rows from committed entries of ``journal``, durably before it returns.
 
-        A row never replaces one of a larger commit number. A store may also drop the whole call
-        without an error if ``sequencer`` no longer holds ``journal``: the successor replays the
-        same entries and writes the same rows.
+        A row never replaces one of a larger commit number, be they written in one call or in several,
+        by one owner or by several, before or after a restart. A store may also drop the whole call, or
+        the rest of it, without an error if ``sequencer`` no longer holds ``journal``: the successor
+        replays the same entries and writes the same rows. A store may refuse rows ahead of the journal's
+        commit (StoreError), and may forget an emptied row once the journal's floor has passed it.
         """
 
     async def read_states(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
-        """The rows of ``keys``, in the order asked for; None where nothing was ever written."""
+        """The rows of ``keys``, in the order asked for; None where nothing was written, or nothing is left."""
 
     async def scan_states(
         self, computation: str, interval: KeyInterval, after: bytes | None, limit: int
     ) -> list[StateRow]:
-        """Up to ``limit`` rows of ``interval`` with keys above ``after``, in key order."""
+        """Up to ``limit`` rows of ``interval`` with keys above ``after``, in key order; fewer only at the end."""
 
     async def drop_journal(self, journal: str) -> None:
         """Delete the journal with all its entries and parts. Nothing happens if it does not exist."""

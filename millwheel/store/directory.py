@@ -1,0 +1,158 @@
+"""The directory of an embedded database: whose it is, which format it has, and who holds it.
+
+A marker file says that the directory is ours and in which format; a directory with anything else in it
+is never touched. A lock file, held through the operating system for as long as the process lives, keeps
+a second process out and tells it who is in.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+import socket
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from millwheel.store.contract import StoreError, StoreUnavailableError
+
+__all__ = ["DIRECTORY_FORMAT", "DatabaseDirectory"]
+
+DIRECTORY_FORMAT: Final = 1
+"""The directory format that this software writes, and the only one that it opens."""
+
+_KIND: Final = "openmillwheel embedded database"
+_MARKER: Final = "MILLWHEEL.json"
+_MARKER_DRAFT: Final = "MILLWHEEL.json.draft"
+_LOCK: Final = "MILLWHEEL.lock"
+_DATA: Final = "data"
+
+
+class DatabaseDirectory:
+    """A directory that this process holds, from construction to :meth:`release`."""
+
+    def __init__(self, path: Path) -> None:
+        """Claim ``path``, creating it if need be; StoreError says who or what is in the way."""
+        self.path = path
+        self.data = path / _DATA
+        self.is_new = False
+        try:
+            self._refuse_foreign()
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = self._take_lock()
+        except OSError as error:
+            raise _os_error(path, error) from error
+        try:
+            self._check_marker()
+        except BaseException:
+            self.release()
+            raise
+
+    def mark_ready(self) -> None:
+        """Record that the data exist; from now on their absence is an error, never an empty database."""
+        if self.is_new:
+            self._write_marker("ready")
+            self.is_new = False
+
+    def check_space(self, size: int = 1 << 16) -> None:
+        """OSError unless ``size`` bytes can be written and synced here."""
+        probe = self.path / "probe"
+        try:
+            with probe.open("wb") as file:
+                file.write(bytes(size))
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            probe.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Let another process in."""
+        os.close(self._lock)
+
+    def _refuse_foreign(self) -> None:
+        """Before anything is created: whatever is there must be ours."""
+        path = self.path
+        if not path.exists():
+            return
+        if not path.is_dir():
+            raise StoreError(
+                f"{path} is a file, not a database directory: name a directory, or one that does not exist"
+            )
+        names = sorted(entry.name for entry in path.iterdir())
+        if _MARKER in names or set(names) <= {_LOCK, _MARKER_DRAFT}:
+            return
+        what = "a RocksDB database of something else" if "CURRENT" in names else "files that are not ours"
+        listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        raise StoreError(
+            f"{path} holds {what} ({listed}) and no {_MARKER}: nothing was changed. "
+            "Name an empty directory, or one that MillWheel created"
+        )
+
+    def _take_lock(self) -> int:
+        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 4096).decode("utf-8", "replace").strip() or "an unknown process"
+            os.close(descriptor)
+            raise StoreError(
+                f"{self.path} is in use by {holder}. One process owns a database: stop that one, "
+                "or name another directory"
+            ) from None
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        command = shlex.join(sys.argv)[:200]
+        text = f"process {os.getpid()} on host {socket.gethostname()} since {since} (command: {command})\n".encode()
+        os.pwrite(descriptor, text, 0)
+        os.ftruncate(descriptor, len(text))
+        return descriptor
+
+    def _check_marker(self) -> None:
+        marker = self.path / _MARKER
+        if not marker.exists():
+            self._write_marker("creating")
+        found = self._read_marker(marker)
+        if found.get("format") != DIRECTORY_FORMAT:
+            raise StoreError(
+                f"{self.path} has directory format {found.get('format')!r}, and this software opens format "
+                f"{DIRECTORY_FORMAT}: use the version of MillWheel that wrote it, or another directory"
+            )
+        self.is_new = found.get("state") == "creating"
+        if not self.is_new and not (self.data / "CURRENT").exists():
+            raise StoreError(
+                f"{self.path} is marked as a database, but {self.data} holds none: its files were removed. "
+                "Restore them from a snapshot, or name an empty directory to start anew"
+            )
+
+    def _read_marker(self, marker: Path) -> dict[str, object]:
+        try:
+            found = json.loads(marker.read_bytes())
+        except OSError as error:
+            raise _os_error(self.path, error) from error
+        except ValueError as error:
+            raise StoreError(f"{marker} is damaged ({error}): restore the directory from a snapshot") from error
+        if not isinstance(found, dict) or found.get("kind") != _KIND:
+            raise StoreError(f"{marker} was not written by MillWheel: name an empty directory, or one that it created")
+        return found
+
+    def _write_marker(self, state: str) -> None:
+        draft = self.path / _MARKER_DRAFT
+        try:
+            with draft.open("w", encoding="utf-8") as file:
+                json.dump({"kind": _KIND, "format": DIRECTORY_FORMAT, "state": state}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self.path / _MARKER)
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _os_error(self.path, error) from error
+
+
+def _os_error(path: Path, error: OSError) -> StoreUnavailableError:
+    return StoreUnavailableError(f"cannot use {path}: {error}. Check that the directory is writable and has free space")

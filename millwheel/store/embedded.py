@@ -1,0 +1,195 @@
+"""The store of one process: the contract on RocksDB, without a server.
+
+Every write goes through the :class:`~millwheel.store.writer.StoreThread`, which decides it against the
+heads in memory and commits all that waits with one sync; reads run on threads of their own. The event
+loop never waits for the disk. Use :class:`~millwheel.store.database.EmbeddedDatabase` to open one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from millwheel.core.keys import KeyInterval
+from millwheel.store import layout
+from millwheel.store.contract import Append, JournalHead, PartId, StateRow, StoreUnavailableError
+from millwheel.store.envelope import unwrap, wrap
+from millwheel.store.heads import JournalHeads
+from millwheel.store.rocks import Batch, Rocks
+from millwheel.store.rows import DropComputation, Purge, StateFlush
+from millwheel.store.writer import StoreThread
+
+__all__ = ["EmbeddedStore"]
+
+Result = TypeVar("Result")
+
+_READ_CHUNK: Final = 512
+
+
+class EmbeddedStore:
+    """A :class:`~millwheel.store.contract.StateStore` on a RocksDB that this process owns."""
+
+    def __init__(self, rocks: Rocks, thread: StoreThread, close: Callable[[], None]) -> None:
+        """``close`` ends the thread and the database; it is called by the first :meth:`close`."""
+        self._rocks = rocks
+        self._thread = thread
+        self._close = close
+        self._heads = JournalHeads(rocks)
+        self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="millwheel-store-read")
+        thread.on_reload(self._reload)
+        self._purge_dropped()
+
+    async def create_journal(self, journal: str, commit: int = 0) -> None:
+        """See :meth:`StateStore.create_journal`."""
+        await self._thread.call(lambda batch: self._heads.create(journal, commit, batch))
+
+    async def fence(self, journal: str, sequencer: int) -> JournalHead:
+        """See :meth:`StateStore.fence`."""
+        return await self._thread.call(lambda batch: self._heads.fence(journal, sequencer, batch))
+
+    async def seal(self, journal: str, sequencer: int) -> JournalHead:
+        """See :meth:`StateStore.seal`."""
+        return await self._thread.call(lambda batch: self._heads.seal(journal, sequencer, batch))
+
+    async def read_head(self, journal: str) -> JournalHead:
+        """See :meth:`StateStore.read_head`. The head returned is durable, as appends before it are."""
+        return await self._thread.call(lambda _: self._heads.present(journal))
+
+    async def append(self, journal: str, append: Append) -> None:
+        """See :meth:`StateStore.append`. Appends of one journal take effect in the order of the calls."""
+
+        def stage(batch: Batch) -> None:
+            if self._heads.append(journal, append, batch) and self._heads.has_cleared(journal):
+                self._thread.call_later(Purge(self._rocks, self._heads, journal, append.floor))
+
+        await self._thread.call(stage, sync=append.sync)
+
+    async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
+        """See :meth:`StateStore.read_entries`. Entries are looked up by number, never searched for."""
+
+        def read() -> list[bytes]:
+            entries: list[bytes] = []
+            for start in range(first, last + 1, _READ_CHUNK):
+                commits = range(start, min(start + _READ_CHUNK, last + 1))
+                values = self._rocks.get([layout.entry_key(journal, commit) for commit in commits])
+                for commit, value in zip(commits, values, strict=True):
+                    entries.append(unwrap(value, f"entry {commit} of journal {journal}"))
+            return entries
+
+        return await self._read(read)
+
+    async def delete_entries(self, journal: str, below: int) -> None:
+        """See :meth:`StateStore.delete_entries`. ValueError if a takeover would miss one of them."""
+        await self._thread.call(lambda batch: self._heads.delete_entries(journal, below, batch), sync=False)
+
+    async def write_part(self, journal: str, part: PartId, blob: bytes) -> None:
+        """See :meth:`StateStore.write_part`. JournalMissingError if there is no such journal."""
+
+        def stage(batch: Batch) -> None:
+            self._heads.present(journal)
+            batch.put(layout.part_key(journal, part), wrap(blob))
+
+        await self._thread.call(stage)
+
+    async def read_parts(self, journal: str, parts: Sequence[PartId]) -> list[bytes]:
+        """See :meth:`StateStore.read_parts`."""
+
+        def read() -> list[bytes]:
+            values = self._rocks.get([layout.part_key(journal, part) for part in parts])
+            return [unwrap(value, _name(journal, part)) for part, value in zip(parts, values, strict=True)]
+
+        return await self._read(read)
+
+    async def list_parts(self, journal: str) -> list[PartId]:
+        """See :meth:`StateStore.list_parts`."""
+        prefix = layout.part_prefix(journal)
+        keys = await self._read(lambda: self._rocks.keys(prefix, layout.past(prefix)))
+        return [layout.part_of(journal, key) for key in keys]
+
+    async def delete_parts(self, journal: str, parts: Sequence[PartId]) -> None:
+        """See :meth:`StateStore.delete_parts`. ValueError if the committed head names one of them."""
+        unneeded = list(parts)
+        await self._thread.call(lambda batch: self._heads.delete_parts(journal, unneeded, batch), sync=False)
+
+    async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+        """See :meth:`StateStore.write_states`. Not atomic over rows; appends go between its slices."""
+        await self._thread.call_sliced(StateFlush(self._rocks, self._heads, computation, journal, sequencer, rows))
+
+    async def read_states(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+        """See :meth:`StateStore.read_states`."""
+        prefix = layout.state_prefix(computation)
+
+        def read() -> list[StateRow | None]:
+            values = self._rocks.get([prefix + key for key in keys], state=True)
+            return [_row(computation, key, value) for key, value in zip(keys, values, strict=True)]
+
+        return await self._read(read)
+
+    async def scan_states(
+        self, computation: str, interval: KeyInterval, after: bytes | None, limit: int
+    ) -> list[StateRow]:
+        """See :meth:`StateStore.scan_states`."""
+        skip = len(layout.state_prefix(computation))
+        start, end = layout.state_range(computation, interval, after)
+
+        def read() -> list[StateRow]:
+            found: list[StateRow] = []
+            position = start
+            while len(found) < limit:
+                wanted = min(limit - len(found), _READ_CHUNK)
+                pairs = self._rocks.scan(position, end, wanted, state=True)
+                rows = (layout.decode_row(computation, key[skip:], value) for key, value in pairs)
+                found.extend(row for row in rows if row.blob)
+                if len(pairs) < wanted:
+                    break
+                position = pairs[-1][0] + b"\0"
+            return found
+
+        return await self._read(read)
+
+    async def drop_journal(self, journal: str) -> None:
+        """See :meth:`StateStore.drop_journal`."""
+
+        def stage(batch: Batch) -> None:
+            self._heads.drop(journal, batch)
+            if journal in self._heads.cleared:
+                self._thread.call_later(Purge(self._rocks, self._heads, journal, None))
+
+        await self._thread.call(stage)
+
+    async def drop_computation(self, computation: str) -> None:
+        """See :meth:`StateStore.drop_computation`. It takes effect after all flushes asked for before."""
+        await self._thread.call_sliced(DropComputation(computation))
+
+    async def close(self) -> None:
+        """See :meth:`StateStore.close`. Closes the whole database, a coordinator on it included."""
+        await asyncio.to_thread(self._close)
+        await asyncio.to_thread(self._readers.shutdown)
+
+    async def _read(self, read: Callable[[], Result]) -> Result:
+        try:
+            future = asyncio.get_running_loop().run_in_executor(self._readers, read)
+        except RuntimeError as error:
+            raise StoreUnavailableError("the store is closed") from error
+        return await future
+
+    def _reload(self) -> None:
+        self._heads.load()
+        self._purge_dropped()
+
+    def _purge_dropped(self) -> None:
+        for journal in self._heads.dropped_with_marks():
+            self._thread.call_later(Purge(self._rocks, self._heads, journal, None))
+
+
+def _name(journal: str, part: PartId) -> str:
+    return f"part {part.name!r} of journal {journal} (sequencer {part.sequencer}, commit {part.commit})"
+
+
+def _row(computation: str, key: bytes, value: bytes | None) -> StateRow | None:
+    if value is None:
+        return None
+    row = layout.decode_row(computation, key, value)
+    return row if row.blob else None

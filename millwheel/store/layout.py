@@ -1,0 +1,186 @@
+"""Where things lie in the embedded database, and how heads, part lists and rows are spelled.
+
+Two column families. The default one holds journals and the coordinator's keys; the second holds
+state rows, so that the short-lived entries and the long-lived rows are compacted apart.
+
+Default family, by first byte (``J`` is the journal id, which holds no NUL; integers are big endian, so
+that byte order is number order)::
+
+    h J                          head: sequencer, commit, floor
+    p J                          the part ids that the head names
+    e J 00 commit                entry
+    b J 00 sequencer commit name base part
+    g J 00 commit C 00 key       an emptied row of computation C that can go once the floor has passed commit
+    c ...                        the coordinator's (millwheel.coordination.embedded)
+
+State family: ``C 00 key`` → commit, blob.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+from millwheel.core.keys import KeyInterval
+from millwheel.store.contract import CorruptValueError, JournalHead, PartId, StateRow
+from millwheel.store.envelope import unwrap, wrap
+
+__all__ = [
+    "CLEARED",
+    "COORDINATOR",
+    "HEAD",
+    "PARTS",
+    "cleared_key",
+    "cleared_prefix",
+    "commit_bytes",
+    "decode_head",
+    "decode_parts",
+    "decode_row",
+    "encode_head",
+    "encode_parts",
+    "entry_key",
+    "head_key",
+    "journal_of",
+    "journal_ranges",
+    "name_cleared",
+    "part_key",
+    "part_of",
+    "part_prefix",
+    "parts_key",
+    "past",
+    "state_prefix",
+    "state_range",
+]
+
+HEAD: Final = b"h"
+PARTS: Final = b"p"
+_ENTRY: Final = b"e"
+_BASE: Final = b"b"
+CLEARED: Final = b"g"
+COORDINATOR: Final = b"c"
+
+_HEAD: Final = struct.Struct(">QQQ")
+_PAIR: Final = struct.Struct(">QQ")
+_U64: Final = struct.Struct(">Q")
+
+commit_bytes = _U64.pack
+"""A commit number as eight bytes whose order is the number's."""
+
+_parts_encoder = msgspec.msgpack.Encoder()
+_parts_decoder = msgspec.msgpack.Decoder(list[tuple[str, int, int]])
+
+
+def past(prefix: bytes) -> bytes:
+    """The first key that is larger than every key with ``prefix``, whose last byte is not 255."""
+    return prefix[:-1] + bytes((prefix[-1] + 1,))
+
+
+def head_key(journal: str) -> bytes:
+    """Where the head of ``journal`` lies."""
+    return HEAD + journal.encode()
+
+
+def parts_key(journal: str) -> bytes:
+    """Where the list of parts that the head names lies; absent where it names none."""
+    return PARTS + journal.encode()
+
+
+def journal_of(key: bytes) -> str:
+    """The journal of a head's or part list's key."""
+    return key[1:].decode()
+
+
+def entry_key(journal: str, commit: int) -> bytes:
+    """Where entry ``commit`` lies."""
+    return b"%b%b\0%b" % (_ENTRY, journal.encode(), commit_bytes(commit))
+
+
+def part_prefix(journal: str) -> bytes:
+    """What the keys of all base parts of ``journal`` begin with."""
+    return b"%b%b\0" % (_BASE, journal.encode())
+
+
+def part_key(journal: str, part: PartId) -> bytes:
+    """Where a base part lies."""
+    return part_prefix(journal) + _PAIR.pack(part.sequencer, part.commit) + part.name.encode()
+
+
+def part_of(journal: str, key: bytes) -> PartId:
+    """The part whose key this is."""
+    rest = key[len(part_prefix(journal)) :]
+    sequencer, commit = _PAIR.unpack_from(rest)
+    return PartId(rest[_PAIR.size :].decode(), sequencer, commit)
+
+
+def cleared_prefix(journal: str) -> bytes:
+    """What the keys of the emptied rows that ``journal`` wrote begin with."""
+    return b"%b%b\0" % (CLEARED, journal.encode())
+
+
+def cleared_key(journal: str, commit: int, state_key: bytes) -> bytes:
+    """The mark that ``journal`` emptied the row at ``state_key`` with ``commit``."""
+    return cleared_prefix(journal) + commit_bytes(commit) + state_key
+
+
+def name_cleared(journal: str, key: bytes) -> tuple[int, bytes]:
+    """The commit number and the state key of a mark that an emptied row left."""
+    rest = key[len(cleared_prefix(journal)) :]
+    return _U64.unpack_from(rest)[0], rest[_U64.size :]
+
+
+def journal_ranges(journal: str) -> list[tuple[bytes, bytes]]:
+    """The key ranges that hold all entries and all parts of ``journal``."""
+    prefixes = (entry_key(journal, 0)[: -_U64.size], part_prefix(journal))
+    return [(prefix, past(prefix)) for prefix in prefixes]
+
+
+def encode_head(head: JournalHead) -> bytes:
+    """The stored value of a head, its part list apart."""
+    return wrap(_HEAD.pack(head.sequencer, head.commit, head.floor))
+
+
+def encode_parts(parts: tuple[PartId, ...]) -> bytes:
+    """The stored value of a head's part list."""
+    return wrap(_parts_encoder.encode([(part.name, part.sequencer, part.commit) for part in parts]))
+
+
+def decode_parts(value: bytes, where: str) -> tuple[PartId, ...]:
+    """The part list of a stored value; CorruptValueError naming ``where``."""
+    try:
+        return tuple(PartId(*fields) for fields in _parts_decoder.decode(unwrap(value, where)))
+    except msgspec.MsgspecError as error:
+        raise CorruptValueError(where, f"no list of parts: {error}") from error
+
+
+def decode_head(value: bytes, parts: tuple[PartId, ...], where: str) -> JournalHead:
+    """The head of a stored value; CorruptValueError naming ``where``."""
+    payload = unwrap(value, where)
+    if len(payload) != _HEAD.size:
+        raise CorruptValueError(where, f"a head has {_HEAD.size} bytes, not {len(payload)}")
+    sequencer, commit, floor = _HEAD.unpack(payload)
+    return JournalHead(sequencer, commit, floor, parts)
+
+
+def state_prefix(computation: str) -> bytes:
+    """What the keys of all rows of ``computation`` begin with."""
+    if not computation or "\0" in computation:
+        raise ValueError(f"a computation id is not empty and holds no NUL: {computation!r}")
+    return computation.encode() + b"\0"
+
+
+def state_range(computation: str, interval: KeyInterval, after: bytes | None) -> tuple[bytes, bytes]:
+    """The half-open range of rows of ``interval`` with keys above ``after``."""
+    prefix = state_prefix(computation)
+    start = interval.start if after is None else max(interval.start, after + b"\0")
+    return prefix + start, past(prefix) if interval.end is None else prefix + interval.end
+
+
+def decode_row(computation: str, key: bytes, value: bytes) -> StateRow:
+    """The row of a stored value, empty or not; CorruptValueError naming the key."""
+    where = f"state of key {key.decode('utf-8', 'backslashreplace')!r} of computation {computation}"
+    payload = unwrap(value, where)
+    if len(payload) < _U64.size:
+        raise CorruptValueError(where, f"a row has at least {_U64.size} bytes, not {len(payload)}")
+    return StateRow(key, _U64.unpack_from(payload)[0], payload[_U64.size :])

@@ -1,0 +1,162 @@
+"""The store contract in plain dictionaries: deterministic, without threads, gone with the process.
+
+For tests and simulation. It never suspends its caller, so a call is one step of an event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from millwheel.core.keys import KeyInterval
+from millwheel.store import journal_rules as rules
+from millwheel.store.contract import (
+    Append,
+    CorruptValueError,
+    JournalHead,
+    PartId,
+    StateRow,
+    StoreUnavailableError,
+)
+
+__all__ = ["MemoryStore"]
+
+
+@dataclass(slots=True)
+class _Journal:
+    head: JournalHead
+    entries: dict[int, bytes] = field(default_factory=dict)
+    parts: dict[PartId, bytes] = field(default_factory=dict)
+
+
+class MemoryStore:
+    """A :class:`~millwheel.store.contract.StateStore` that keeps everything in this object."""
+
+    def __init__(self) -> None:
+        self._journals: dict[str, _Journal] = {}
+        self._states: dict[str, dict[bytes, StateRow]] = {}
+        self._closed = False
+
+    async def create_journal(self, journal: str, commit: int = 0) -> None:
+        """See :meth:`StateStore.create_journal`."""
+        self._journals[journal] = _Journal(rules.created(journal, self._head(journal), commit))
+
+    async def fence(self, journal: str, sequencer: int) -> JournalHead:
+        """See :meth:`StateStore.fence`."""
+        return self._put(journal, rules.fenced(journal, self._head(journal), sequencer))
+
+    async def seal(self, journal: str, sequencer: int) -> JournalHead:
+        """See :meth:`StateStore.seal`."""
+        return self._put(journal, rules.sealed(journal, self._head(journal), sequencer))
+
+    async def read_head(self, journal: str) -> JournalHead:
+        """See :meth:`StateStore.read_head`."""
+        return rules.present(journal, self._head(journal))
+
+    async def append(self, journal: str, append: Append) -> None:
+        """See :meth:`StateStore.append`."""
+        self._put(journal, rules.appended(journal, self._head(journal), append))
+        self._journals[journal].entries[append.commit] = bytes(append.entry)
+
+    async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
+        """See :meth:`StateStore.read_entries`."""
+        held = self._find(journal)
+        found = {} if held is None else held.entries
+        for commit in range(first, last + 1):
+            if commit not in found:
+                raise CorruptValueError(f"entry {commit} of journal {journal}", "the value is missing")
+        return [found[commit] for commit in range(first, last + 1)]
+
+    async def delete_entries(self, journal: str, below: int) -> None:
+        """See :meth:`StateStore.delete_entries`. ValueError if a takeover would miss one of them."""
+        held = self._find(journal)
+        if held is None:
+            return
+        rules.check_deletable(journal, held.head, below)
+        held.entries = {commit: entry for commit, entry in held.entries.items() if commit >= below}
+
+    async def write_part(self, journal: str, part: PartId, blob: bytes) -> None:
+        """See :meth:`StateStore.write_part`. JournalMissingError if there is no such journal."""
+        rules.present(journal, self._head(journal))
+        self._journals[journal].parts[part] = bytes(blob)
+
+    async def read_parts(self, journal: str, parts: Sequence[PartId]) -> list[bytes]:
+        """See :meth:`StateStore.read_parts`."""
+        held = self._find(journal)
+        found = {} if held is None else held.parts
+        for part in parts:
+            if part not in found:
+                raise CorruptValueError(f"part {part} of journal {journal}", "the value is missing")
+        return [found[part] for part in parts]
+
+    async def list_parts(self, journal: str) -> list[PartId]:
+        """See :meth:`StateStore.list_parts`."""
+        held = self._find(journal)
+        return [] if held is None else sorted(held.parts)
+
+    async def delete_parts(self, journal: str, parts: Sequence[PartId]) -> None:
+        """See :meth:`StateStore.delete_parts`. ValueError if the committed head names one of them."""
+        held = self._find(journal)
+        if held is None:
+            return
+        rules.check_unnamed(journal, held.head, parts)
+        for part in parts:
+            held.parts.pop(part, None)
+
+    async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+        """See :meth:`StateStore.write_states`."""
+        head = self._head(journal)
+        if head is None or head.sequencer != sequencer or not rows:
+            return
+        rules.check_rows(journal, head, rows)
+        states = self._states.setdefault(computation, {})
+        for row in rows:
+            stored = states.get(row.key)
+            if stored is None or stored.commit <= row.commit:
+                states[row.key] = row
+
+    async def read_states(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+        """See :meth:`StateStore.read_states`."""
+        self._check_open()
+        states = self._states.get(computation, {})
+        rows = (states.get(key) for key in keys)
+        return [row if row is not None and row.blob else None for row in rows]
+
+    async def scan_states(
+        self, computation: str, interval: KeyInterval, after: bytes | None, limit: int
+    ) -> list[StateRow]:
+        """See :meth:`StateStore.scan_states`."""
+        self._check_open()
+        states = self._states.get(computation, {})
+        keys = sorted(key for key, row in states.items() if key in interval and row.blob)
+        return [states[key] for key in keys if after is None or key > after][:limit]
+
+    async def drop_journal(self, journal: str) -> None:
+        """See :meth:`StateStore.drop_journal`."""
+        self._check_open()
+        self._journals.pop(journal, None)
+
+    async def drop_computation(self, computation: str) -> None:
+        """See :meth:`StateStore.drop_computation`."""
+        self._check_open()
+        self._states.pop(computation, None)
+
+    async def close(self) -> None:
+        """See :meth:`StateStore.close`."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailableError("the store is closed")
+
+    def _find(self, journal: str) -> _Journal | None:
+        self._check_open()
+        return self._journals.get(journal)
+
+    def _head(self, journal: str) -> JournalHead | None:
+        held = self._find(journal)
+        return None if held is None else held.head
+
+    def _put(self, journal: str, head: JournalHead) -> JournalHead:
+        self._journals[journal].head = head
+        return head
