@@ -28,20 +28,28 @@ UNSET: Any = object()
 
 
 class TimerSetting(NamedTuple):
-    """A timer as a hook set it. ``cause`` is the timestamp of what the hook ran for."""
+    """A timer as a hook set it. ``cause`` is the timestamp of what the hook ran for.
+
+    ``origin`` is the position that the commit which journals it gives it: a timer set again is a new one.
+    """
 
     at: int
     hold: int | None
     cause: int
+    origin: int = 0
 
 
 class Production(NamedTuple):
-    """A record produced by a hook; ``targets`` are its consumers (incarnation ids) with their keys."""
+    """A record produced by a hook; ``targets`` are its consumers (incarnation ids) with their keys.
+
+    ``origin`` names what the hook ran for, where ids are causal (weak productions).
+    """
 
     stream: str
     value: bytes
     timestamp: int
     targets: tuple[tuple[str, bytes], ...]
+    origin: Any = None
 
 
 class OutputBinding:
@@ -59,7 +67,7 @@ class OutputBinding:
 class Scope:
     """What all contexts of one interval share. The core moves ``watermark`` and ``now`` between batches."""
 
-    __slots__ = ("computation", "decode_state", "new_state", "now", "outputs", "watermark")
+    __slots__ = ("computation", "decode_state", "new_state", "now", "outputs", "produced_bytes", "watermark")
 
     def __init__(
         self,
@@ -74,6 +82,8 @@ class Scope:
         self.decode_state = decode_state
         self.watermark = 0
         self.now = 0
+        # Bytes produced since the batch began: what bounds a journal entry.
+        self.produced_bytes = 0
 
 
 class StateCell:
@@ -89,7 +99,7 @@ class StateCell:
 class Context(Generic[State]):
     """Access to everything of one key (figure 7). Valid only while the hook that received it runs."""
 
-    __slots__ = ("_cause", "_cell", "_earliest", "_hold", "_key", "_productions", "_scope", "_stamp", "_timers")
+    __slots__ = ("_cause", "_cell", "_earliest", "_hold", "_key", "_origin", "_productions", "_scope", "_stamp", "_timers")
 
     def __init__(self, key: bytes, cell: StateCell, scope: Scope) -> None:
         self._key = key
@@ -103,6 +113,7 @@ class Context(Generic[State]):
         self._stamp = 0
         self._earliest = 0
         self._cause = 0
+        self._origin: Any = None
 
     @property
     def key(self) -> str:
@@ -131,7 +142,7 @@ class Context(Generic[State]):
         if value is UNSET:
             value = self._scope.decode_state(cell.encoded) if cell.encoded else self._scope.new_state()
             cell.value = value
-        elif value is None and not cell.encoded:
+        elif value is None:
             value = cell.value = self._scope.new_state()
         return value  # type: ignore[no-any-return]
 
@@ -160,7 +171,8 @@ class Context(Generic[State]):
         encoded = binding.encode(value)
         if len(encoded) > MAX_VALUE_BYTES:
             raise TooLargeError(f"a record produced to {stream!r}", len(encoded), MAX_VALUE_BYTES)
-        self._productions.append(Production(stream, encoded, at, binding.route(value)))
+        self._scope.produced_bytes += len(encoded)
+        self._productions.append(Production(stream, encoded, at, binding.route(value), self._origin))
 
     def set_timer(
         self, at: Timestamp, tag: str = "", *, wall: bool = False, hold: Timestamp | None = None

@@ -125,11 +125,14 @@ class Sender(_message.Message):
     SEQUENCER_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     COMPUTATION_FIELD_NUMBER: _builtins.int
+    WATERMARK_US_FIELD_NUMBER: _builtins.int
     origin: _builtins.str
     """An interval's journal, or "injector/{stream}/{process}"."""
     sequencer: _builtins.int
     computation: _builtins.str
     """The sending computation's incarnation, or "injector/{stream}"."""
+    watermark_us: _builtins.int
+    """The output watermark that the sender had last reported when it sent this copy; for opaque ids."""
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval:
         """The producing keys that the sender owns; absent for an injector."""
@@ -141,12 +144,15 @@ class Sender(_message.Message):
         sequencer: _builtins.int = ...,
         keys: _common_pb2.KeyInterval | None = ...,
         computation: _builtins.str = ...,
+        watermark_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_watermark_us", b"_watermark_us", "keys", b"keys", "watermark_us", b"watermark_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "keys", b"keys", "origin", b"origin", "sequencer", b"sequencer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_watermark_us", b"_watermark_us", "computation", b"computation", "keys", b"keys", "origin", b"origin", "sequencer", b"sequencer", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__watermark_us: _TypeAlias = _typing.Literal["watermark_us"]  # noqa: Y015
+    _WhichOneofArgType__watermark_us: _TypeAlias = _typing.Literal["_watermark_us", b"_watermark_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__watermark_us) -> _WhichOneofReturnType__watermark_us | None: ...
 
 Global___Sender: _TypeAlias = Sender  # noqa: Y015
 
@@ -159,22 +165,28 @@ class PositionIds(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     MARK_FIELD_NUMBER: _builtins.int
     POSITIONS_FIELD_NUMBER: _builtins.int
+    UNACKED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.str
     """The sequence: a journal, or an injector's source partition."""
     mark: _builtins.int
-    """Every record of the sequence below it that is due to the receiving key range has been ACKed."""
+    """Every record of the sequence below it that is due to the receiving key range has been ACKed, but for unacked."""
     @_builtins.property
     def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def unacked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Positions below the mark that are not ACKed after all: lets a mark pass a record that is stuck."""
+
     def __init__(
         self,
         *,
         sequence: _builtins.str = ...,
         mark: _builtins.int = ...,
         positions: _abc.Iterable[_builtins.int] | None = ...,
+        unacked: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["mark", b"mark", "positions", b"positions", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mark", b"mark", "positions", b"positions", "sequence", b"sequence", "unacked", b"unacked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

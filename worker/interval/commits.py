@@ -1,0 +1,264 @@
+"""Group commit: sealing, appending, and what follows when the journal has it (sections 6.1.1 to 6.1.3).
+
+Invariant: at most one commit is between seal and acknowledgement. Strong productions are sent, and
+senders ACKed, only after the append that holds them is acknowledged (G1, G9). Of a computation with weak
+productions the productions are sent first; its append waits until each of them is ACKed, or,
+after the straggler delay, is stored in that same append (G10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import Append
+from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
+from millwheel.worker.interval.checkpoint import Checkpointer
+from millwheel.worker.interval.entry import Entry, ProductionRow, encode
+from millwheel.worker.interval.outbox import Shipment
+from millwheel.worker.interval.receiving import Receiving
+from millwheel.worker.interval.runner import Runner
+from millwheel.worker.interval.sealing import Sealed, Sealer
+from millwheel.worker.interval.state import INDEX_BITS, IntervalState
+from millwheel.worker.messages import Acknowledge, AppendEntry, Delivery, Instruction, Send
+
+__all__ = ["Commits"]
+
+
+class Commits:
+    """The way of a batch into the journal, and of its productions out of the outbox."""
+
+    def __init__(
+        self,
+        state: IntervalState,
+        runner: Runner,
+        sealer: Sealer,
+        checkpoints: Checkpointer,
+        receiving: Receiving,
+    ) -> None:
+        self.state = state
+        self._runner = runner
+        self._sealer = sealer
+        self._checkpoints = checkpoints
+        self._receiving = receiving
+        self._weak = not state.program.options.strong
+        self._in_flight: Sealed | None = None
+        self._entry_bytes = 0
+        self._deadline = 0
+        self._waiting = False
+        """Whether the commit in flight waits for ACKs of its weak productions."""
+        self._acked: list[tuple[int, str]] = []
+        """ACKs of stored weak productions that no commit has journaled."""
+        self._acked_holds: list[int] = []
+        keys = state.config.keys
+        self._sender = (state.config.journal, state.config.sequencer, keys, state.config.computation)
+
+    # Sealing and appending.
+
+    def try_commit(self, out: list[Instruction]) -> bool:
+        """Seal the batch and set it on its way, if none is; returns whether the next batch may be run right away."""
+        if self._in_flight is not None:
+            return False
+        duplicates = self._receiving.take_duplicates()
+        batch = self._runner.batch
+        if not batch and not self._acked:
+            return False
+        changed = self._sealer.encode_states(batch)
+        sealed = self._sealer.seal(self._runner.take_batch(), changed, duplicates)
+        self._in_flight = sealed
+        if self._weak and sealed.shipments:
+            self._waiting = True
+            sealed.unacked = {shipment.token for shipment in sealed.shipments}
+            self._deadline = self.state.wall + self.state.program.options.straggler_delay
+            out.extend(self._send(shipment) for shipment in sealed.shipments)
+        else:
+            self._append(sealed, out)
+        return self._in_flight is None or bool(self.state.intake.line)
+
+    def _append(self, sealed: Sealed, out: list[Instruction]) -> None:
+        """Have the journal take the entry; what has no effect to keep needs no append."""
+        state = self.state
+        self._waiting = False
+        assert sealed.entry is not None
+        entry = sealed.entry
+        if self._weak:
+            left = [token for token in sealed.unacked if state.outbox.get(token) is not None]
+            rows = [row for token in left for row in self._outbox_rows(token)]
+            entry = msgspec.structs.replace(entry, productions=sorted(rows), acked=self._acked)
+            sealed.released.extend(self._acked_holds)
+            self._acked, self._acked_holds = [], []
+            if self._nothing_to_keep(entry):
+                state.sealed -= 1
+                self._done(sealed, out)
+                return
+        blob = encode(entry)
+        self._entry_bytes = len(blob)
+        floor, parts = self._checkpoints.floor_and_parts()
+        config = state.config
+        sync = state.program.options.exactly_once or state.program.options.strong
+        append = Append(config.sequencer, sealed.commit, floor, parts, blob, sync)
+        out.append(AppendEntry(config.journal, append))
+
+    def _outbox_rows(self, token: int) -> list[ProductionRow]:
+        shipment = self.state.outbox.get(token)
+        return [] if shipment is None else list(self.state.outbox.rows_of(shipment))
+
+    @staticmethod
+    def _nothing_to_keep(entry: Entry) -> bool:
+        return not (
+            entry.states
+            or entry.holds
+            or entry.timers_set
+            or entry.timers_cleared
+            or entry.productions
+            or entry.ids
+            or entry.acked
+        )
+
+    def appended(self, commit: int) -> list[Instruction]:
+        """The entry is in the journal: ACK, send, and let the watermark go on."""
+        out: list[Instruction] = []
+        sealed = self._in_flight
+        if sealed is None or sealed.commit != commit:
+            return out
+        state = self.state
+        state.committed = commit
+        out.extend(self._checkpoints.floor_committed())
+        self._done(sealed, out)
+        out.extend(self._receiving.seal_segments())
+        out.extend(self._checkpoints.after_commit(state.wall, self._entry_bytes))
+        return out
+
+    def _done(self, sealed: Sealed, out: list[Instruction]) -> None:
+        state = self.state
+        self._in_flight = None
+        if sealed.ids is not None:
+            state.dedup.committed(sealed.ids)
+        for hold in sealed.released:
+            state.hold_times.remove(hold)
+        if sealed.entry is not None:
+            records, duplicates, late, dead = sealed.entry.counts
+            state.counts.records += records
+            state.counts.duplicates += duplicates
+            state.counts.late += late
+            state.counts.dead_letters += dead
+        self._acknowledge(sealed, out)
+        if not self._weak:
+            for shipment in sealed.shipments:
+                out.append(self._send(shipment))
+
+    def _acknowledge(self, sealed: Sealed, out: list[Instruction]) -> None:
+        settle = self.state.intake.settle
+        touched = {}
+        for receipt, indexes in sealed.consumed:
+            if settle(receipt, indexes):
+                out.append(
+                    Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded)
+                )
+            touched[id(receipt)] = receipt
+        for receipt in touched.values():
+            if receipt.open and receipt.open == len(receipt.parked):
+                # The rest waits for its keys; the sender can let go of what is done.
+                remaining = sorted({*receipt.parked, *receipt.excluded})
+                out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, remaining))
+
+    # Sending.
+
+    def _send(self, shipment: Shipment) -> Send:
+        """The shipment as a delivery, with the sender's present mark."""
+        state = self.state
+        shipment.sent = True
+        origin, sequencer, keys, computation = self._sender
+        sender = Sender(origin, sequencer, keys, computation, state.output)
+        ids: PositionIds | OpaqueIds
+        if shipment.opaque:
+            ids = OpaqueIds(shipment.opaque)
+        else:
+            mark = state.outbox.mark(shipment.consumer, (state.committed + 1) << INDEX_BITS)
+            ids = PositionIds(origin, mark, shipment.positions)
+        return Send(
+            Delivery(
+                shipment.consumer,
+                shipment.journal,
+                shipment.stream,
+                sender,
+                ids,
+                shipment.keys,
+                shipment.values,
+                shipment.timestamps,
+                shipment.token,
+            )
+        )
+
+    def acknowledged(self, token: int, remaining: Sequence[int]) -> None:
+        """A receiver has ACKed a shipment, but for the indexes ``remaining``."""
+        state = self.state
+        shipment = state.outbox.get(token)
+        if shipment is None:
+            return
+        sealed = self._in_flight
+        first = sealed is not None and token in sealed.unacked
+        if shipment.opaque and not first:
+            self._acked.extend((shipment.positions[i], shipment.consumer) for i in self._leaving(shipment, remaining))
+            state.hold_times.add(shipment.held)
+            self._acked_holds.append(shipment.held)
+        state.outbox.acknowledged(token, remaining)
+        if first and sealed is not None and state.outbox.get(token) is None:
+            sealed.unacked.discard(token)
+
+    @staticmethod
+    def _leaving(shipment: Shipment, remaining: Sequence[int]) -> list[int]:
+        keep = set(remaining)
+        return [index for index in shipment.indexes() if index not in keep]
+
+    def resend(self, tokens: Sequence[int] | None) -> list[Instruction]:
+        """Send again what was not ACKed, to wherever its keys live now."""
+        if tokens is None:
+            return self.send_all()
+        out: list[Instruction] = []
+        for token in tokens:
+            shipment = self.state.outbox.get(token)
+            if shipment is not None and shipment.sent:
+                out.extend(self._reroute(shipment))
+        return out
+
+    def send_all(self) -> list[Instruction]:
+        """Send everything that is committed and not ACKed."""
+        unsent = set()
+        if self._in_flight is not None and not self._waiting:
+            unsent = {shipment.token for shipment in self._in_flight.shipments}
+        out: list[Instruction] = []
+        for shipment in self.state.outbox:
+            if shipment.token not in unsent:
+                out.extend(self._reroute(shipment))
+        return out
+
+    def _reroute(self, shipment: Shipment) -> list[Instruction]:
+        token = shipment.token
+        fresh = self.state.outbox.rerouted(shipment)
+        sealed = self._in_flight
+        if sealed is not None and token in sealed.unacked:
+            sealed.unacked.discard(token)
+            sealed.unacked.update(one.token for one in fresh)
+        return [self._send(one) for one in fresh]
+
+    # Time.
+
+    def next_alarm(self) -> int | None:
+        """When stragglers are to be stored."""
+        return self._deadline if self._waiting else None
+
+    def idle(self) -> list[Instruction]:
+        """Time has passed: flush rows if nothing is in flight."""
+        return self._checkpoints.idle(self.state.wall) if self._in_flight is None else []
+
+    def settle_weak(self, out: list[Instruction]) -> None:
+        """Append a weak commit whose productions are all ACKed, or whose stragglers have had their time."""
+        sealed = self._in_flight
+        if sealed is None or not self._waiting:
+            return
+        if not sealed.unacked or self.state.wall >= self._deadline:
+            self._append(sealed, out)
+

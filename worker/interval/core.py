@@ -1,0 +1,305 @@
+"""The core of one owned key interval: a pure state machine (sections 4, 5.1, 6.1, 6.2; design §4).
+
+It takes an event and the wall time, and returns instructions. Its life: fence the journal and read it
+(G3), replay, have the authority accept the sequencer (G4), then serve. Serving, a record goes
+delivery → duplicate check → hooks on cached state → one conditional append → ACK the sender →
+deliver productions until they are ACKed. One commit is in flight at a time; meanwhile the next batch runs
+on the in-memory state, and nothing of it is shown to anybody before the commit before it is in the journal.
+
+Who may break it: an older owner of the interval that wakes up. Its appends are refused by the
+fence, its reports by the authority; at the first refusal it drops the interval: it ACKs nothing, sends
+nothing and reports nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from millwheel.core.keys import KeyInterval
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.sdk.compiled import CompiledComputation
+from millwheel.sdk.context import OutputBinding
+from millwheel.worker.interval.checkpoint import Checkpointer
+from millwheel.worker.interval.commits import Commits
+from millwheel.worker.interval.failures import Failures
+from millwheel.worker.interval.firing import Firing
+from millwheel.worker.interval.parking import Parking
+from millwheel.worker.interval.receiving import Receiving
+from millwheel.worker.interval.recovery import recover
+from millwheel.worker.interval.runner import Runner
+from millwheel.worker.interval.sealing import Sealer
+from millwheel.worker.interval.state import IntervalConfig, IntervalState
+from millwheel.worker.messages import (
+    Accepted,
+    AcceptSequencer,
+    Acknowledged,
+    Appended,
+    Delivery,
+    Deposed,
+    Event,
+    FenceJournal,
+    HookFinished,
+    Instruction,
+    Opened,
+    OpenFailed,
+    PartsRead,
+    PartsWritten,
+    ReadStates,
+    Report,
+    Resend,
+    SenderWatermarks,
+    SequenceChecked,
+    StatesFlushed,
+    StatesRead,
+    Tick,
+)
+
+__all__ = ["IntervalCore", "Phase"]
+
+
+class Phase(Enum):
+    """Where an owner stands."""
+
+    OPENING = "taking the journal"
+    ACCEPTING = "waiting for the authority"
+    SERVING = "serving"
+    LOST = "not the owner any more"
+
+
+class IntervalCore:
+    """One interval, for one sequencer. ``handle`` is its only way in."""
+
+    def __init__(
+        self,
+        config: IntervalConfig,
+        program: CompiledComputation,
+        outputs: dict[str, OutputBinding],
+        locate: Callable[[str, bytes], str],
+    ) -> None:
+        self.state = state = IntervalState(config, program, outputs, locate)
+        self.phase = Phase.OPENING
+        self.lost_because = ""
+        runner = Runner(state)
+        firing = Firing(runner)
+        self._runner = runner
+        self._firing = firing
+        self._parking = Parking(runner, firing, Failures(state))
+        self._receiving = Receiving(state)
+        checkpoints = Checkpointer(state)
+        sealer = Sealer(state, lambda key, error: self._parking.failed(key, None, error))
+        self._commits = Commits(state, runner, sealer, checkpoints, self._receiving)
+        self._checkpoints = checkpoints
+        self._reported: tuple[int, int, int] | None = None
+        self._handlers: dict[type, Callable[..., list[Instruction]]] = {
+            Delivery: self._on_delivery,
+            Appended: self._on_appended,
+            Acknowledged: self._on_acknowledged,
+            SenderWatermarks: self._on_watermarks,
+            Tick: self._on_tick,
+            Resend: self._on_resend,
+            StatesRead: self._on_states_read,
+            StatesFlushed: self._on_flushed,
+            PartsWritten: self._on_parts_written,
+            PartsRead: self._on_parts_read,
+            SequenceChecked: self._on_sequence_checked,
+            HookFinished: self._on_hook_finished,
+            Opened: self._on_opened,
+            Accepted: self._on_accepted,
+            OpenFailed: self._on_lost,
+            Deposed: self._on_lost,
+        }
+
+    def start(self) -> list[Instruction]:
+        """The first instructions: take the journal."""
+        config = self.state.config
+        return [FenceJournal(config.journal, config.sequencer)]
+
+    def handle(self, event: Event, now: int) -> list[Instruction]:
+        """React to ``event`` at wall time ``now`` (microseconds)."""
+        if self.phase is Phase.LOST:
+            return []
+        state = self.state
+        if now > state.wall:
+            state.wall = state.scope.now = now
+        self._parking.now = state.wall
+        out = self._handlers[type(event)](event)
+        if self.phase is Phase.SERVING:
+            self._pump(out)
+        return out
+
+    def next_alarm(self) -> int | None:
+        """The wall time at which a Tick is due, if nothing else happens before."""
+        if self.phase is not Phase.SERVING:
+            return None
+        now = self.state.wall
+        alarms = (
+            self.state.timers[True].next_time(),
+            self._parking.next_retry(),
+            self._commits.next_alarm(),
+            self._checkpoints.next_alarm(now),
+        )
+        return min((alarm for alarm in alarms if alarm is not None), default=None)
+
+    @property
+    def stopped(self) -> str:
+        """Why the computation stands still by its failure policy; empty while it runs."""
+        return self._parking.stopped
+
+    # Life.
+
+    def _on_opened(self, event: Opened) -> list[Instruction]:
+        recover(self.state, event)
+        self._checkpoints.recovered(self.state.wall)
+        self.phase = Phase.ACCEPTING
+        config = self.state.config
+        return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
+
+    def _on_accepted(self, event: Accepted) -> list[Instruction]:
+        self.state.output = max(self.state.output, event.watermark)
+        self.phase = Phase.SERVING
+        return self._commits.send_all()
+
+    def _on_lost(self, event: Deposed | OpenFailed) -> list[Instruction]:
+        self.phase = Phase.LOST
+        self.lost_because = event.reason
+        return []
+
+    # Events while serving.
+
+    def _on_delivery(self, event: Delivery) -> list[Instruction]:
+        return self._receiving.deliver(event, self.phase is Phase.SERVING)
+
+    def _on_appended(self, event: Appended) -> list[Instruction]:
+        return self._commits.appended(event.commit)
+
+    def _on_acknowledged(self, event: Acknowledged) -> list[Instruction]:
+        self._commits.acknowledged(event.token, event.remaining)
+        return []
+
+    def _on_resend(self, event: Resend) -> list[Instruction]:
+        return self._commits.resend(event.tokens) if self.phase is Phase.SERVING else []
+
+    def _on_watermarks(self, event: SenderWatermarks) -> list[Instruction]:
+        self.state.inputs.update(event.values)
+        self._receiving.collect(event)
+        return []
+
+    def _on_tick(self, event: Tick) -> list[Instruction]:
+        return self._commits.idle()
+
+    def _on_states_read(self, event: StatesRead) -> list[Instruction]:
+        for key, row in zip(event.keys, event.rows, strict=True):
+            self._parking.row_read(key, row.blob if row is not None else b"")
+        return []
+
+    def _on_flushed(self, event: StatesFlushed) -> list[Instruction]:
+        self._checkpoints.flushed(event.number)
+        return []
+
+    def _on_parts_written(self, event: PartsWritten) -> list[Instruction]:
+        self._checkpoints.parts_written(event.number)
+        self._receiving.parts_written(event.number)
+        return []
+
+    def _on_parts_read(self, event: PartsRead) -> list[Instruction]:
+        return self._receiving.segments_read(event)
+
+    def _on_sequence_checked(self, event: SequenceChecked) -> list[Instruction]:
+        return self._receiving.sequence_checked(event)
+
+    def _on_hook_finished(self, event: HookFinished) -> list[Instruction]:
+        self._parking.hook_finished(event.hook, event.error)
+        return []
+
+    # The pump: whatever can go on, goes on.
+
+    def _pump(self, out: list[Instruction]) -> None:
+        state, runner, commits = self.state, self._runner, self._commits
+        while True:
+            self._advance_watermark()
+            if not self._parking.stopped:
+                self._run()
+            commits.settle_weak(out)
+            if not commits.try_commit(out):
+                break
+        if runner.to_read:
+            out.append(ReadStates(state.config.computation, runner.to_read))
+            runner.to_read = []
+        if self._parking.to_await:
+            out.extend(self._parking.to_await)
+            self._parking.to_await = []
+        if self._parking.reports:
+            out.extend(self._parking.reports)
+            self._parking.reports = []
+        self._report(out)
+
+    def _run(self) -> None:
+        state, runner = self.state, self._runner
+        if state.intake.parked:
+            self._parking.resume_ready()
+        self._firing.run_due(False, state.watermark)
+        self._firing.run_due(True, state.wall)
+        if state.intake.line and not runner.full():
+            runner.run_line(state.outbox.records < state.settings.outbox_records)
+            if runner.batch.size > state.settings.batch_bytes:
+                state.cells.evict(_Busy(runner, state), state.next_timer)
+
+    def _advance_watermark(self) -> None:
+        """Input watermark = min(the senders' broadcast values, own received and uncommitted records), monotone (G7)."""
+        state = self.state
+        bound = state.inputs.value
+        pending = state.intake.pending.min()
+        if pending is not None and pending < bound:
+            bound = pending
+        if bound > state.watermark:
+            state.watermark = state.scope.watermark = bound
+
+    # Reports.
+
+    def _report(self, out: list[Instruction]) -> None:
+        """Output watermark = min(input watermark, pending productions, holds), monotone (section 4.5)."""
+        state = self.state
+        output, hold = state.watermark, HoldKind.HOLD_KIND_INPUT
+        pending = state.intake.pending.min()
+        if pending is not None and pending <= output:
+            output, hold = min(output, pending), HoldKind.HOLD_KIND_RECORD
+        for value, kind in (
+            (state.outbox.pending.min(), HoldKind.HOLD_KIND_PRODUCTION),
+            (state.timers[False].next_time(), HoldKind.HOLD_KIND_TIMER),
+            (state.hold_times.min(), HoldKind.HOLD_KIND_STATE),
+        ):
+            if value is not None and value < output:
+                output, hold = value, kind
+        state.output = output = max(output, state.output)
+        reported = (output, state.watermark, hold)
+        if reported != self._reported:
+            self._reported = reported
+            config = state.config
+            subject = self._hold_subject(hold)
+            out.append(
+                Report(
+                    config.computation, config.keys, config.sequencer, output, state.watermark, hold, subject
+                )
+            )
+
+    def _hold_subject(self, hold: HoldKind.ValueType) -> str:
+        if hold == HoldKind.HOLD_KIND_INPUT:
+            return self.state.inputs.slowest or ""
+        return ""
+
+    @property
+    def keys(self) -> KeyInterval:
+        """The interval's keys."""
+        return self.state.config.keys
+
+
+class _Busy:
+    """The keys whose cells are in use and must stay."""
+
+    def __init__(self, runner: Runner, state: IntervalState) -> None:
+        self._contexts = runner.batch.contexts
+        self._parked = state.intake.parked
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._contexts or key in self._parked

@@ -1,0 +1,102 @@
+"""What becomes of a record or timer whose hook keeps failing: nothing is lost by any policy."""
+
+from __future__ import annotations
+
+import traceback
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from millwheel.sdk.context import Context, Production
+from millwheel.sdk.options import FailureAction, FailurePolicy
+from millwheel.worker.interval.intake import Item
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.messages import HookFailed
+
+__all__ = ["DeadLetter", "Decision", "Failures"]
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """What a dead-letter stream carries: the record (or timer) as it was, and why it was given up."""
+
+    computation: str
+    key: str
+    stream: str
+    """Empty: a timer."""
+    timestamp: int
+    value: bytes
+    timer_tag: str
+    attempts: int
+    error: str
+    traceback: str
+
+
+class Decision(Enum):
+    """What the policy says about a failure."""
+
+    RETRY = "it will be tried again"
+    DEAD_LETTER = "it goes to the dead letters"
+    STOP = "the computation stops"
+
+
+class Failures:
+    """Applies a computation's failure policy. Back-off doubles from the initial to the largest delay."""
+
+    def __init__(self, state: IntervalState) -> None:
+        self.state = state
+        self.policy: FailurePolicy = state.program.options.on_failure
+
+    def decide(self, attempts: int, now: int) -> tuple[Decision, int]:
+        """The decision after ``attempts`` failures, and when a retry is due (wall microseconds)."""
+        policy = self.policy
+        if policy.max_attempts and attempts >= policy.max_attempts:
+            if policy.action is FailureAction.DEAD_LETTER:
+                return Decision.DEAD_LETTER, 0
+            if policy.action is FailureAction.STOP:
+                return Decision.STOP, 0
+        delay = min(policy.max_backoff, policy.initial_backoff << min(attempts - 1, 40))
+        return Decision.RETRY, now + delay
+
+    def describe(self, key: bytes, item: Item, error: Exception, attempts: int, decision: Decision) -> HookFailed:
+        """The failure for the log: computation, key, record and traceback."""
+        if len(item) == 2:
+            delivery = item[0].delivery
+            what = f"record of stream {delivery.stream!r} at {delivery.timestamps[item[1]]}"
+        else:
+            what = f"timer {item[2]!r} at {item[0]}"
+        name, shown = self.state.program.name, key.decode("utf-8", "backslashreplace")
+        message = (
+            f"computation {name!r}, key {shown!r}, {what}: {type(error).__name__}: {error} "
+            f"(attempt {attempts}; {decision.value})"
+        )
+        return HookFailed(message, "".join(traceback.format_exception(error)), decision is Decision.STOP)
+
+    def dead_letter(self, context: Context[Any], key: bytes, item: Item, error: Exception, attempts: int) -> None:
+        """Have ``context`` produce the dead letter of ``item``."""
+        if len(item) == 2:
+            receipt, index = item
+            delivery = receipt.delivery
+            stream, stamp, value, tag = delivery.stream, delivery.timestamps[index], delivery.values[index], ""
+            context._origin = (delivery.ids, index)
+        else:
+            stream, stamp, value, tag = "", item[0] if not item[1] else self.state.watermark, b"", item[2]
+            setting = self.state.timers[item[1]].get(key, item[2])
+            context._origin = setting.origin if setting else 0
+        text = "".join(traceback.format_exception(error))
+        letter = DeadLetter(
+            self.state.program.name,
+            key.decode("utf-8", "backslashreplace"),
+            stream,
+            stamp,
+            value,
+            tag,
+            attempts,
+            f"{type(error).__name__}: {error}",
+            text[-16_384:],
+        )
+        name = self.state.config.dead_letters
+        binding = self.state.scope.outputs[name]
+        context._productions.append(
+            Production(name, msgspec.msgpack.encode(letter), stamp, binding.route(letter), context._origin)
+        )

@@ -1,0 +1,119 @@
+"""Firing timers: in increasing time per key and domain, never early, each exactly once (G5, G6; section 4.6)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from millwheel.sdk.context import Context, TimerSetting
+from millwheel.sdk.model import Timer
+from millwheel.worker.interval.intake import TimerItem
+from millwheel.worker.interval.runner import Runner
+from millwheel.worker.interval.state import effective_hold
+
+__all__ = ["Firing"]
+
+
+class Firing:
+    """Fires due timers into the runner's batch."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.state = runner.state
+        self.failed: Callable[[bytes, TimerItem, Exception], None]
+        self.start_hook: Callable[[bytes, Context[Any], TimerItem, Any], None]
+
+    def run_due(self, wall: bool, upto: int) -> None:
+        """Fire what is due by ``upto`` in one domain, up to the batch's bounds.
+
+        A key's timer waits for the next batch if a hook of this batch set or cancelled a timer of the
+        key that would come before it, or may be it: settings take effect when their batch is sealed.
+        """
+        state, batch = self.state, self.runner.batch
+        table = state.timers[wall]
+        first = table.next_time()
+        room = state.settings.batch_records - batch.records
+        if first is None or first > upto or room <= 0:
+            return
+        due = table.pop_due(upto, room)
+        if due and not wall:
+            # Popped, they are in no bucket that would hold the watermark; until the commit this does.
+            batch.firing.append(due[0][0])
+            state.hold_times.add(due[0][0])
+        waiting: set[bytes] = set()
+        for at, key, tag in due:
+            if key in state.intake.parked:
+                self.postpone(key, (at, wall, tag))
+            elif key in waiting or not self._may_fire(key, wall, upto):
+                waiting.add(key)
+                table.requeue(key, tag, at)
+            else:
+                self.fire(key, (at, wall, tag))
+
+    def _may_fire(self, key: bytes, wall: bool, upto: int) -> bool:
+        context = self.runner.batch.contexts.get(key)
+        if context is None:
+            return True
+        if self.state.program.timer_is_async:
+            return False
+        return context._timers is None or not any(
+            domain == wall and (setting is None or setting.at <= upto)
+            for (domain, _), setting in context._timers.items()
+        )
+
+    def postpone(self, key: bytes, timer: TimerItem) -> None:
+        """The key is parked: the timer waits with it, holding the watermark at its own time."""
+        self.state.intake.parked[key].due.append(timer)
+        if not timer[1]:
+            self.state.hold_times.add(timer[0])
+
+    def return_postponed(self, key: bytes) -> None:
+        """The key goes on: its timers are due again."""
+        parked = self.state.intake.parked[key]
+        for at, wall, tag in parked.due:
+            self.state.timers[wall].requeue(key, tag, at)
+            if not wall:
+                self.state.hold_times.remove(at)
+        parked.due.clear()
+
+    def fire(self, key: bytes, timer: TimerItem) -> None:
+        """Fire one timer, unless it has been cancelled or set for another time since."""
+        at, wall, tag = timer
+        setting = self.state.timers[wall].get(key, tag)
+        if setting is None or setting.at != at:
+            return
+        batch = self.runner.batch
+        context = batch.contexts.get(key) or self.runner.open(key)
+        if context is None:
+            self.postpone(key, timer)
+            return
+        self._aim(context, setting, wall)
+        batch.records += 1
+        fired = batch.fired.setdefault(key, [])
+        fired.append(timer)
+        try:
+            outcome = self.state.program.computation.process_timer(context, Timer(tag, at, wall))  # type: ignore[arg-type, func-returns-value]
+        except Exception as error:
+            fired.pop()
+            self.failed(key, timer, error)
+            return
+        if inspect.iscoroutine(outcome):
+            fired.pop()
+            self.start_hook(key, context, timer, outcome)
+
+    def _aim(self, context: Context[Any], setting: TimerSetting, wall: bool) -> None:
+        """What the firing is taken to be caused by: the least and default timestamp of its productions.
+
+        A watermark timer stands at its own time. A wall firing has no event time of its own: it produces
+        at the larger of its hold and the input watermark, unless the hook says otherwise.
+        """
+        hold = effective_hold(setting, wall)
+        if wall:
+            assert hold is not None
+            context._earliest = hold
+            context._stamp = context._cause = max(hold, self.state.watermark)
+        else:
+            context._earliest = setting.at if hold is None else min(hold, setting.at)
+            context._stamp = context._cause = setting.at
+        context._origin = setting.origin

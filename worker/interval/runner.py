@@ -1,0 +1,153 @@
+"""Running hooks: records and timers against cached state, into the batch that will be the next commit.
+
+Nothing that a hook does leaves its context before the batch is sealed. When a hook raises, the context of
+its key in this batch is dropped, the key's state is decoded anew from what the last sealed commit left,
+and all of the key's work in this batch is parked, in order, to run one hook a commit (``parking.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millwheel.sdk.context import Context
+from millwheel.sdk.model import Record
+from millwheel.sdk.options import LateAction
+from millwheel.worker.interval.intake import Chunk, Receipt, TimerItem, Wait
+from millwheel.worker.interval.state import IntervalState
+
+__all__ = ["Batch", "Runner"]
+
+
+class Batch:
+    """What the next commit will hold: the contexts by key, and what they consumed.
+
+    ``firing`` are the timestamps at which the batch's timers hold the output watermark until it commits.
+    """
+
+    __slots__ = ("consumed", "contexts", "dead", "fired", "firing", "late", "records", "size")
+
+    def __init__(self) -> None:
+        self.contexts: dict[bytes, Context[Any]] = {}
+        self.consumed: list[tuple[Receipt, list[int]]] = []
+        self.fired: dict[bytes, list[TimerItem]] = {}
+        self.firing: list[int] = []
+        self.records = 0
+        self.size = 0
+        self.late = 0
+        self.dead = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.contexts or self.fired or any(indexes for _, indexes in self.consumed))
+
+
+class Runner:
+    """Runs the records in line, up to a batch's bounds. What it cannot run at once it parks by key."""
+
+    def __init__(self, state: IntervalState) -> None:
+        self.state = state
+        self.batch = Batch()
+        self.number = 1
+        """Of the batch; what the cache knows a cell's last use by."""
+        self.to_read: list[bytes] = []
+        """Keys whose rows must be read before they can run."""
+        self.failed: Callable[[bytes, Receipt, int, Exception], None]
+        self.start_hook: Callable[[bytes, Context[Any], Receipt, int, Any], None]
+
+    def full(self) -> bool:
+        """Whether the batch has reached a bound."""
+        settings = self.state.settings
+        size = self.batch.size + self.state.scope.produced_bytes
+        return self.batch.records >= settings.batch_records or size >= settings.batch_bytes
+
+    def take_batch(self) -> Batch:
+        """The batch so far; a new one begins."""
+        batch, self.batch = self.batch, Batch()
+        self.state.scope.produced_bytes = 0
+        self.number += 1
+        return batch
+
+    def run_line(self, ahead_allowed: bool) -> None:
+        """Run chunks until the line is empty or the batch full.
+
+        With ``ahead_allowed`` False (the outbox is over its bound) only what holds the watermark back is run.
+        """
+        intake = self.state.intake
+        line = intake.line
+        while line and not self.full():
+            chunk = line[0]
+            if not ahead_allowed and chunk.receipt.held > intake.pending.min_or(chunk.receipt.held):
+                chunk = min(line, key=lambda one: one.receipt.held)
+            self._run_chunk(chunk)
+            if chunk.cursor >= len(chunk.indexes):
+                line.remove(chunk)
+            if not ahead_allowed:
+                return
+
+    def _run_chunk(self, chunk: Chunk) -> None:
+        state, batch, receipt = self.state, self.batch, chunk.receipt
+        delivery = receipt.delivery
+        keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
+        contexts, parked, program = batch.contexts, state.intake.parked, state.program
+        decode, process = program.inputs[stream], program.computation.process_record
+        weak, is_async = not program.options.strong, program.record_is_async
+        process_late = program.options.late.action is LateAction.PROCESS
+        watermark = state.watermark
+        taken = chunk.indexes[chunk.cursor : chunk.cursor + state.settings.batch_records - batch.records]
+        chunk.cursor += len(taken)
+        batch.records += len(taken)
+        consumed: list[int] = []
+        batch.consumed.append((receipt, consumed))
+        consume = consumed.append
+        for index in taken:
+            key = keys[index]
+            context = contexts.get(key)
+            if context is None:
+                if key in parked or (context := self.open(key)) is None:
+                    state.intake.set_aside(key, receipt, index)
+                    continue
+            elif is_async:
+                # A hook may change the cell while the batch is sealed: one hook of the key a commit.
+                state.intake.park(key, Wait.READY)
+                state.intake.set_aside(key, receipt, index)
+                continue
+            stamp = stamps[index]
+            context._stamp = context._earliest = context._cause = stamp
+            if weak:
+                context._origin = (delivery.ids, index)
+            late = stamp < watermark
+            try:
+                if late:
+                    batch.late += 1
+                    if not process_late:
+                        self.apply_late_policy(context, stream, values[index])
+                        consume(index)
+                        continue
+                outcome = process(context, Record(key, values[index], stamp, stream, decode, late))  # type: ignore[arg-type]
+            except Exception as error:
+                self.failed(key, receipt, index, error)
+                continue
+            if is_async:
+                self.start_hook(key, context, receipt, index, outcome)
+            else:
+                consume(index)
+
+    def open(self, key: bytes) -> Context[Any] | None:
+        """A context for a key that has none in this batch; None: it is parked until its row has been read."""
+        state = self.state
+        cell = state.cells.get(key)
+        if cell is None:
+            state.intake.park(key, Wait.STATE)
+            self.to_read.append(key)
+            return None
+        cell.used = self.number
+        self.batch.size += len(cell.encoded) + 64
+        context: Context[Any] = Context(key, cell, state.scope)
+        self.batch.contexts[key] = context
+        return context
+
+    def apply_late_policy(self, context: Context[Any], stream: str, encoded: bytes) -> None:
+        """What becomes of a late record that the computation does not want to see (G14)."""
+        late = self.state.program.options.late
+        if late.action is LateAction.DIVERT and late.stream is not None:
+            context.produce(late.stream, self.state.program.inputs[stream](encoded))

@@ -1,0 +1,129 @@
+"""What one interval's core knows: its configuration, and the soft state that equals a takeover's scan (G12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.core.watermarks import InputWatermark, MinTracker
+from millwheel.sdk.compiled import CompiledComputation
+from millwheel.sdk.context import OutputBinding, Scope, TimerSetting
+from millwheel.store.contract import PartId
+from millwheel.worker.dedup import Dedup
+from millwheel.worker.interval.cells import CellCache
+from millwheel.worker.interval.intake import Intake
+from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.timers import TimerTable
+
+__all__ = ["INDEX_BITS", "Counts", "IntervalConfig", "IntervalState", "Settings", "effective_hold"]
+
+INDEX_BITS: Final = 20
+"""A production's position is commit << INDEX_BITS | index: up to a million productions a commit, which the bound
+on an entry's bytes keeps far away, and 2^43 commits, 278 years at a thousand a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Bounds and delays of an interval core. Times are microseconds, sizes bytes."""
+
+    batch_records: int = 8_192
+    """Records in one commit, at most: some tens of milliseconds of hooks."""
+    batch_bytes: int = 2 << 20
+    """States and productions in one commit, about: far below what any store takes in one write."""
+    queue_records: int = 200_000
+    queue_bytes: int = 64 << 20
+    """Received and uncommitted, at most; beyond it, records ahead of the watermark are refused (G13)."""
+    outbox_records: int = 200_000
+    """Unacknowledged productions beyond which no records ahead of the watermark are run (G13)."""
+    cache_bytes: int = 256 << 20
+    flush_interval: int = 1_000_000
+    """How long state rows may be behind the journal, at least; many commits coalesce into one row."""
+    checkpoint_entries: int = 5_000
+    checkpoint_bytes: int = 32 << 20
+    """Journal beyond the floor after which the base parts are written anew: the most that a takeover replays."""
+    timer_part: int = 20_000
+    """Timers in one base part, at most."""
+    async_hooks: int = 256
+    """Asynchronous hooks that run at once, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalConfig:
+    """Who the interval is. ``senders`` are the computations (and injectors) that its input watermark follows."""
+
+    computation: str
+    journal: str
+    keys: KeyInterval
+    sequencer: int
+    senders: frozenset[str]
+    slack: Mapping[str, int] = field(default_factory=dict)
+    """By sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
+    dead_letters: str = ""
+    """The stream that dead letters go to."""
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Totals since the computation began; they are journaled with the commits that they count."""
+
+    records: int = 0
+    duplicates: int = 0
+    late: int = 0
+    dead_letters: int = 0
+
+
+class IntervalState:
+    """The data that the parts of an interval core share."""
+
+    def __init__(
+        self,
+        config: IntervalConfig,
+        program: CompiledComputation,
+        outputs: dict[str, OutputBinding],
+        locate: Callable[[str, bytes], str],
+    ) -> None:
+        self.config = config
+        self.settings = config.settings
+        self.program = program
+        self.scope = Scope(program.name, outputs, program.state.new, program.state.decode)
+        self.inputs = InputWatermark(config.senders)
+        self.intake = Intake()
+        self.dedup = Dedup(config.keys, config.journal)
+        self.cells = CellCache(self.settings.cache_bytes, evicted=False)
+        self.timers = {False: TimerTable(), True: TimerTable()}
+        self.holds: dict[bytes, int] = {}
+        self.hold_times = MinTracker()
+        """The holds of keys and of timers that state one, and those released by commits still in flight."""
+        self.outbox = Outbox(locate)
+        self.counts = Counts()
+        self.watermark: int = MIN_TIMESTAMP
+        """The input watermark acted upon: monotone."""
+        self.wall = 0
+        self.output: int = MIN_TIMESTAMP
+        """The output watermark last reported: monotone."""
+        self.sealed = 0
+        """The newest commit number given to a batch."""
+        self.committed = 0
+        self.floor = 0
+        self.parts: tuple[PartId, ...] = ()
+        self.segments: dict[str, tuple[PartId, ...]] = {}
+        """Stored id segments of the dedup, by name."""
+
+    def next_timer(self, key: bytes) -> int | None:
+        """When the key's first watermark timer is due, for the cache."""
+        return self.timers[False].next_of_key(key)
+
+
+def effective_hold(setting: TimerSetting, wall: bool) -> int | None:
+    """The timestamp at which a timer that is not due holds the output watermark.
+
+    None for a watermark timer that states none: it holds at its own time, which lies above the
+    input watermark until it is due.
+    """
+    if setting.hold is not None:
+        return setting.hold
+    return setting.cause if wall else None

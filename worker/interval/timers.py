@@ -1,0 +1,108 @@
+"""The timers of one interval, in one time domain (section 4.6).
+
+Timers of one time share a bucket, and a heap orders the buckets' times: windows end together, so
+that setting the timer of a window that many keys share costs a list append. A bucket may hold stale
+slots (cancelled, or set anew for another time); the table by key is what counts.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from millwheel.sdk.context import TimerSetting
+
+__all__ = ["TimerTable"]
+
+
+class TimerTable:
+    """A key has one timer per tag. Invariant: every setting of the table has a slot in its time's bucket."""
+
+    __slots__ = ("_buckets", "_by_key", "_size", "_times")
+
+    def __init__(self) -> None:
+        self._by_key: dict[bytes, dict[str, TimerSetting]] = {}
+        self._buckets: dict[int, list[tuple[bytes, str]]] = {}
+        self._times: list[int] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def get(self, key: bytes, tag: str) -> TimerSetting | None:
+        """The timer of that key and tag."""
+        timers = self._by_key.get(key)
+        return None if timers is None else timers.get(tag)
+
+    def of_key(self, key: bytes) -> dict[str, TimerSetting]:
+        """The timers of ``key`` by tag."""
+        return dict(self._by_key.get(key, {}))
+
+    def items(self) -> Iterator[tuple[bytes, str, TimerSetting]]:
+        """Every timer, in no order."""
+        for key, timers in self._by_key.items():
+            for tag, setting in timers.items():
+                yield key, tag, setting
+
+    def next_of_key(self, key: bytes) -> int | None:
+        """When the key's earliest timer is due; None if it has none."""
+        timers = self._by_key.get(key)
+        return min(setting.at for setting in timers.values()) if timers else None
+
+    def set(self, key: bytes, tag: str, setting: TimerSetting) -> TimerSetting | None:
+        """Set a timer; returns the one that it replaces."""
+        timers = self._by_key.get(key)
+        if timers is None:
+            timers = self._by_key[key] = {}
+        previous = timers.get(tag)
+        timers[tag] = setting
+        if previous is None:
+            self._size += 1
+        elif previous.at == setting.at:
+            return previous
+        self.requeue(key, tag, setting.at)
+        return previous
+
+    def cancel(self, key: bytes, tag: str) -> TimerSetting | None:
+        """Forget a timer; returns it, or None if there was none."""
+        timers = self._by_key.get(key)
+        if timers is None:
+            return None
+        previous = timers.pop(tag, None)
+        if previous is not None:
+            self._size -= 1
+            if not timers:
+                del self._by_key[key]
+        return previous
+
+    def requeue(self, key: bytes, tag: str, at: int) -> None:
+        """Give a timer that ``pop_due`` handed out, and that did not fire, its slot again."""
+        bucket = self._buckets.get(at)
+        if bucket is None:
+            self._buckets[at] = [(key, tag)]
+            heapq.heappush(self._times, at)
+        else:
+            bucket.append((key, tag))
+
+    def next_time(self) -> int | None:
+        """The time of the first bucket: no timer is due before it (stale slots may make it too early)."""
+        return self._times[0] if self._times else None
+
+    def pop_due(self, upto: int, limit: int) -> list[tuple[int, bytes, str]]:
+        """At least ``limit`` timers with times <= ``upto`` if there are as many, in increasing time, each once.
+
+        Whole buckets are taken. The timers stay in the table: the caller fires and cancels them, or
+        gives them back with ``requeue``.
+        """
+        due: list[tuple[int, bytes, str]] = []
+        while self._times and self._times[0] <= upto and len(due) < limit:
+            at = heapq.heappop(self._times)
+            bucket = self._buckets.pop(at)
+            if len(bucket) > 1:
+                # A slot may stand twice in a bucket: set, set elsewhere, and set here again.
+                bucket = list(dict.fromkeys(bucket))
+            for key, tag in bucket:
+                timers = self._by_key.get(key)
+                if timers is not None and tag in timers and timers[tag].at == at:
+                    due.append((at, key, tag))
+        return due

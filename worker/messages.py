@@ -1,0 +1,366 @@
+"""What goes between interval cores and the shell that drives them: deliveries, events and instructions.
+
+A core takes one event and returns instructions; it performs none of them itself. The shell performs
+them against store, network and authority, and comes back with the events that tell how it went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from millwheel.core.keys import KeyInterval
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.store.contract import Append, JournalHead, PartId, StateRow
+from millwheel.worker.dedup.ids import DeliveryIds, Sender
+
+__all__ = [
+    "AcceptSequencer",
+    "Accepted",
+    "Acknowledge",
+    "Acknowledged",
+    "AppendEntry",
+    "Appended",
+    "AsyncHook",
+    "DeleteEntries",
+    "DeleteParts",
+    "Delivery",
+    "Deposed",
+    "Event",
+    "FenceJournal",
+    "FlushStates",
+    "HookFailed",
+    "HookFinished",
+    "Instruction",
+    "OpenFailed",
+    "Opened",
+    "PartsRead",
+    "PartsWritten",
+    "ReadSegments",
+    "ReadStates",
+    "Report",
+    "Resend",
+    "SegmentsRead",
+    "Send",
+    "SenderWatermarks",
+    "SequenceChecked",
+    "CheckSequence",
+    "StatesFlushed",
+    "StatesRead",
+    "Tick",
+    "WriteParts",
+]
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One batch of records of one stream for one interval; the lists are columns of equal length.
+
+    ``channel`` is whatever the shell needs to bring the acknowledgement back; ``token`` is the
+    sender's number for the batch.
+    """
+
+    consumer: str
+    journal: str
+    stream: str
+    sender: Sender
+    ids: DeliveryIds
+    keys: list[bytes]
+    values: list[bytes]
+    timestamps: list[int]
+    token: int = 0
+    channel: Any = None
+
+
+# Events.
+
+
+@dataclass(slots=True)
+class Opened:
+    """The fence holds; ``parts`` and ``entries`` are what the head names, in its order."""
+
+    head: JournalHead
+    parts: dict[PartId, bytes]
+    entries: list[bytes]
+
+
+@dataclass(slots=True)
+class OpenFailed:
+    """The journal could not be taken or read; ``reason`` says why, and the interval is not ours to run."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Accepted:
+    """The authority accepted our sequencer (G4) and last broadcast ``watermark`` for our keys."""
+
+    watermark: int
+
+
+@dataclass(slots=True)
+class Appended:
+    """Commit ``commit`` is in the journal, on disk."""
+
+    commit: int
+
+
+@dataclass(slots=True)
+class Deposed:
+    """Somebody refused our sequencer: a larger one holds the interval."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """A receiver answered for one of our batches: all but ``remaining`` indexes are ACKed."""
+
+    token: int
+    remaining: Sequence[int] = ()
+
+
+@dataclass(slots=True)
+class Resend:
+    """Batches whose sending failed or was refused, to be sent again (to wherever their keys live now).
+
+    ``tokens`` None: every batch that is not ACKed.
+    """
+
+    tokens: Sequence[int] | None = None
+
+
+@dataclass(slots=True)
+class SenderWatermarks:
+    """Broadcast values by sending computation, with the sequencers behind them."""
+
+    values: Mapping[str, int]
+    sequencers: Mapping[str, Sequence[tuple[KeyInterval, int]]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class StatesRead:
+    """The rows of ``keys``; None where there is none."""
+
+    keys: Sequence[bytes]
+    rows: Sequence[StateRow | None]
+
+
+@dataclass(slots=True)
+class StatesFlushed:
+    """The rows of flush ``number`` are acknowledged."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class PartsWritten:
+    """The base parts of checkpoint ``number`` are acknowledged."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class PartsRead:
+    """Base parts asked for by ReadSegments."""
+
+    blobs: dict[PartId, bytes]
+
+
+SegmentsRead = PartsRead
+
+
+@dataclass(slots=True)
+class SequenceChecked:
+    """Whether the sequence that CheckSequence asked for lives, by a linearizable read."""
+
+    sequence: str
+    alive: bool
+
+
+@dataclass(slots=True)
+class HookFinished:
+    """An asynchronous hook has ended; ``error`` None: well."""
+
+    hook: int
+    error: BaseException | None
+
+
+@dataclass(slots=True)
+class Tick:
+    """Nothing but time has passed."""
+
+
+Event = (
+    Delivery
+    | Opened
+    | OpenFailed
+    | Accepted
+    | Appended
+    | Deposed
+    | Acknowledged
+    | Resend
+    | SenderWatermarks
+    | StatesRead
+    | StatesFlushed
+    | PartsWritten
+    | PartsRead
+    | SequenceChecked
+    | HookFinished
+    | Tick
+)
+
+
+# Instructions.
+
+
+@dataclass(slots=True)
+class FenceJournal:
+    """Fence the journal with our sequencer and read what its head names; answer Opened or OpenFailed."""
+
+    journal: str
+    sequencer: int
+
+
+@dataclass(slots=True)
+class AcceptSequencer:
+    """Have the authority accept our sequencer; answer Accepted or Deposed."""
+
+    computation: str
+    keys: KeyInterval
+    sequencer: int
+
+
+@dataclass(slots=True)
+class AppendEntry:
+    """Append; answer Appended or Deposed. An ambiguous time-out is repeated with the identical bytes."""
+
+    journal: str
+    append: Append
+
+
+@dataclass(slots=True)
+class Acknowledge:
+    """Answer a delivery: ``outcome`` for all its records but ``remaining`` (or, refused as full, for those alone)."""
+
+    delivery: Delivery
+    outcome: DeliveryOutcome.ValueType
+    remaining: Sequence[int] = ()
+    message: str = ""
+
+
+@dataclass(slots=True)
+class Send:
+    """Bring a batch to the owner of ``delivery.journal``; answer Acknowledged, or Resend where that failed."""
+
+    delivery: Delivery
+
+
+@dataclass(slots=True)
+class ReadStates:
+    """Read state rows; answer StatesRead."""
+
+    computation: str
+    keys: list[bytes]
+
+
+@dataclass(slots=True)
+class FlushStates:
+    """Write state rows behind the journal; answer StatesFlushed."""
+
+    computation: str
+    journal: str
+    sequencer: int
+    number: int
+    rows: list[StateRow]
+
+
+@dataclass(slots=True)
+class WriteParts:
+    """Store base parts; answer PartsWritten when all are acknowledged."""
+
+    journal: str
+    number: int
+    parts: dict[PartId, bytes]
+
+
+@dataclass(slots=True)
+class ReadSegments:
+    """Read base parts; answer PartsRead."""
+
+    journal: str
+    parts: list[PartId]
+
+
+@dataclass(slots=True)
+class CheckSequence:
+    """Find out whether a sender's sequence lives; answer SequenceChecked."""
+
+    sequence: str
+
+
+@dataclass(slots=True)
+class DeleteEntries:
+    """Forget journal entries below ``below``. No answer is needed."""
+
+    journal: str
+    below: int
+
+
+@dataclass(slots=True)
+class DeleteParts:
+    """Forget base parts. No answer is needed."""
+
+    journal: str
+    parts: list[PartId]
+
+
+@dataclass(slots=True)
+class Report:
+    """Report to the authority: output and input watermark, and what holds the output."""
+
+    computation: str
+    keys: KeyInterval
+    sequencer: int
+    output: int
+    input: int
+    hold: HoldKind.ValueType
+    subject: str
+
+
+@dataclass(slots=True)
+class AsyncHook:
+    """Run user code that waits; answer HookFinished."""
+
+    hook: int
+    coroutine: Coroutine[Any, Any, None]
+
+
+@dataclass(slots=True)
+class HookFailed:
+    """User code raised: for the log and the operator. Nothing else needs doing."""
+
+    message: str
+    traceback: str
+    stopped: bool
+
+
+Instruction = (
+    FenceJournal
+    | AcceptSequencer
+    | AppendEntry
+    | Acknowledge
+    | Send
+    | ReadStates
+    | FlushStates
+    | WriteParts
+    | ReadSegments
+    | CheckSequence
+    | DeleteEntries
+    | DeleteParts
+    | Report
+    | AsyncHook
+    | HookFailed
+)

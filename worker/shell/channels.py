@@ -1,0 +1,76 @@
+"""The way back to a sender: how the answer to a delivery reaches it, in this process or over a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.messages import Acknowledged, Deposed, Resend
+from millwheel.worker.shell.host import CoreHost
+
+__all__ = ["Channel", "LocalChannel", "answer"]
+
+_RESEND_FIRST: Final = 0.02
+_RESEND_LAST: Final = 1.0
+"""Seconds until refused batches are sent again, doubled from refusal to refusal, with jitter."""
+
+
+class Channel(Protocol):
+    """Where answers to deliveries go."""
+
+    def reply(
+        self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str
+    ) -> None:
+        """The receiver's answer for the batch ``token``."""
+
+
+class LocalChannel:
+    """Answers to one host's batches, wherever the receiver is: ACKs go in, refusals come back as Resend in a while."""
+
+    def __init__(self, host: CoreHost) -> None:
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._refused: set[int] = set()
+        self._delay = _RESEND_FIRST
+
+    def reply(
+        self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str
+    ) -> None:
+        """Post the answer to the sending host."""
+        answer(self._host, self, token, outcome, remaining, message)
+
+    def acknowledged(self, token: int, remaining: Sequence[int]) -> None:
+        """The receiver has it."""
+        self._delay = _RESEND_FIRST
+        self._host.post(Acknowledged(token, remaining))
+
+    def later(self, token: int) -> None:
+        """Have the batch sent again, together with others that were refused meanwhile."""
+        if not self._refused:
+            self._loop.call_later(self._delay * random.uniform(0.5, 1.5), self._resend)
+            self._delay = min(self._delay * 2, _RESEND_LAST)
+        self._refused.add(token)
+
+    def _resend(self) -> None:
+        tokens, self._refused = sorted(self._refused), set()
+        self._host.post(Resend(tokens))
+
+
+def answer(
+    host: CoreHost,
+    channel: LocalChannel,
+    token: int,
+    outcome: DeliveryOutcome.ValueType,
+    remaining: Sequence[int],
+    message: str,
+) -> None:
+    """Bring a receiver's answer to the sending host."""
+    if outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
+        channel.acknowledged(token, remaining)
+    elif outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER:
+        host.post(Deposed(f"a receiver refused the sequencer: {message}"))
+    else:
+        channel.later(token)

@@ -1,0 +1,307 @@
+"""Driving one core: performing its instructions, and bringing back the events that tell how they went.
+
+The host decides nothing. What the store reports as uncertain it repeats with the identical bytes,
+until the answer is certain: refused with our own sequencer and commit number means that the append had been applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from millwheel.store.contract import (
+    Append,
+    CorruptValueError,
+    JournalMissingError,
+    PartId,
+    SequencerRefusedError,
+    StateStore,
+    StoreError,
+    StoreUnavailableError,
+)
+from millwheel.worker.messages import (
+    Accepted,
+    AcceptSequencer,
+    Acknowledge,
+    Appended,
+    AppendEntry,
+    AsyncHook,
+    CheckSequence,
+    DeleteEntries,
+    DeleteParts,
+    Deposed,
+    Event,
+    FenceJournal,
+    FlushStates,
+    HookFailed,
+    HookFinished,
+    Instruction,
+    Opened,
+    OpenFailed,
+    PartsRead,
+    PartsWritten,
+    ReadSegments,
+    ReadStates,
+    Report,
+    Send,
+    SequenceChecked,
+    StatesFlushed,
+    StatesRead,
+    Tick,
+    WriteParts,
+)
+from millwheel.worker.shell.runloop import RunQueue, wall_now
+
+__all__ = ["CoreHost", "Peers", "ServedCore"]
+
+log = logging.getLogger("millwheel.worker")
+
+_RETRY_FIRST: Final = 0.02
+_RETRY_LAST: Final = 2.0
+"""Seconds between repetitions of a store call whose outcome is unknown, doubled each time, with jitter."""
+
+
+class ServedCore(Protocol):
+    """What a host drives: an interval core, or a stream log's."""
+
+    def start(self) -> list[Instruction]: ...
+    def handle(self, event: Event, now: int) -> list[Instruction]: ...
+    def next_alarm(self) -> int | None: ...
+
+
+class Peers(Protocol):
+    """What a host needs of the world beside the store."""
+
+    def send(self, host: CoreHost, send: Send) -> None:
+        """Bring a batch to its owner, here or elsewhere; the answer is posted to ``host``."""
+
+    def report(self, report: Report) -> None:
+        """Report to the authority."""
+
+    async def accept(self, request: AcceptSequencer) -> int:
+        """Have the authority accept a sequencer: what it last broadcast. SequencerRefusedError if it refuses."""
+
+    async def sequence_lives(self, sequence: str) -> bool:
+        """Whether a sender's sequence lives, by a linearizable read."""
+
+    def lost(self, host: CoreHost, reason: str) -> None:
+        """The host's core dropped the interval: it is not the owner any more."""
+
+
+class CoreHost:
+    """One core in this process. ``post`` is the way in for everybody."""
+
+    def __init__(
+        self,
+        journal: str,
+        core: ServedCore,
+        store: StateStore,
+        peers: Peers,
+        queue: RunQueue,
+        extra: dict[type, Callable[[Any], None]] | None = None,
+    ) -> None:
+        self.journal = journal
+        self.core = core
+        self._store = store
+        self._peers = peers
+        self._queue = queue
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at: int | None = None
+        self._closed = False
+        self._performers: dict[type, Callable[[Any], None]] = {
+            AppendEntry: lambda i: self._spawn(self._append(i)),
+            Acknowledge: self._acknowledge,
+            Send: lambda i: self._peers.send(self, i),
+            Report: lambda i: self._peers.report(i),
+            FenceJournal: lambda i: self._spawn(self._open(i)),
+            AcceptSequencer: lambda i: self._spawn(self._accept(i)),
+            ReadStates: lambda i: self._spawn(self._read_states(i)),
+            FlushStates: lambda i: self._spawn(self._flush(i)),
+            WriteParts: lambda i: self._spawn(self._write_parts(i)),
+            ReadSegments: lambda i: self._spawn(self._read_segments(i)),
+            CheckSequence: lambda i: self._spawn(self._check_sequence(i)),
+            DeleteEntries: lambda i: self._spawn(self._tidy(store.delete_entries(i.journal, i.below))),
+            DeleteParts: lambda i: self._spawn(self._tidy(store.delete_parts(i.journal, i.parts))),
+            AsyncHook: lambda i: self._spawn(self._run_hook(i)),
+            HookFailed: self._hook_failed,
+            **(extra or {}),
+        }
+
+    def start(self) -> None:
+        """Set the core on its way."""
+        self._perform(self.core.start())
+
+    def post(self, event: Event) -> None:
+        """Have the core handle ``event`` after everything posted before."""
+        if not self._closed:
+            self._queue.post(self._handle, event)
+
+    async def close(self) -> None:
+        """Stop driving the core: as if the process had ended, for this interval."""
+        self._closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _handle(self, event: Event) -> None:
+        if self._closed:
+            return
+        try:
+            instructions = self.core.handle(event, wall_now())
+        except Exception as error:
+            # A core that contradicts itself must not go on: its successor starts from the journal.
+            log.exception("journal %s: the interval is given up after an internal error", self.journal)
+            self._closed = True
+            self._peers.lost(self, f"internal error: {error!r}")
+            return
+        self._perform(instructions)
+        if type(event) in (Deposed, OpenFailed):
+            self._peers.lost(self, event.reason)  # type: ignore[union-attr]
+
+    def _perform(self, instructions: list[Instruction]) -> None:
+        performers = self._performers
+        for instruction in instructions:
+            performers[type(instruction)](instruction)
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        at = self.core.next_alarm()
+        if at == self._alarm_at and self._alarm is not None:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._alarm_at = at
+        if at is not None and not self._closed:
+            delay = max(0.0, (at - wall_now()) / 1e6)
+            self._alarm = self._loop.call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._alarm_at = None
+        self.post(Tick())
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = self._loop.create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("journal %s: the interval is given up: %s", self.journal, error, exc_info=error)
+            self.post(Deposed(f"{type(error).__name__}: {error}"))
+
+    def _acknowledge(self, instruction: Acknowledge) -> None:
+        delivery = instruction.delivery
+        delivery.channel.reply(delivery.token, instruction.outcome, instruction.remaining, instruction.message)
+
+    def _hook_failed(self, failure: HookFailed) -> None:
+        log.warning("%s\n%s", failure.message, failure.traceback)
+
+    # The store.
+
+    async def _until_certain(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Repeat a call until its outcome is known."""
+        delay = _RETRY_FIRST
+        while True:
+            try:
+                return await call()
+            except StoreUnavailableError as error:
+                log.warning("journal %s: the store is unavailable, trying again: %s", self.journal, error)
+                await asyncio.sleep(delay * random.uniform(0.5, 1.5))
+                delay = min(delay * 2, _RETRY_LAST)
+
+    async def _open(self, fence: FenceJournal) -> None:
+        try:
+            head = await self._until_certain(lambda: self._store.fence(fence.journal, fence.sequencer))
+            blobs = await self._until_certain(lambda: self._store.read_parts(fence.journal, head.parts))
+            entries = await self._until_certain(
+                lambda: self._store.read_entries(fence.journal, head.floor + 1, head.commit)
+            )
+        except (SequencerRefusedError, JournalMissingError, CorruptValueError) as error:
+            log.error("journal %s cannot be opened: %s", fence.journal, error)
+            self.post(OpenFailed(str(error)))
+            return
+        self.post(Opened(head, dict(zip(head.parts, blobs, strict=True)), entries))
+
+    async def _accept(self, request: AcceptSequencer) -> None:
+        try:
+            self.post(Accepted(await self._peers.accept(request)))
+        except SequencerRefusedError as error:
+            self.post(Deposed(str(error)))
+
+    async def _append(self, instruction: AppendEntry) -> None:
+        append: Append = instruction.append
+        uncertain = False
+
+        async def attempt() -> None:
+            nonlocal uncertain
+            try:
+                await self._store.append(instruction.journal, append)
+            except StoreUnavailableError:
+                uncertain = True
+                raise
+
+        try:
+            await self._until_certain(attempt)
+        except SequencerRefusedError as error:
+            applied = uncertain and (error.sequencer, error.commit) == (append.sequencer, append.commit)
+            if not applied:
+                self.post(Deposed(str(error)))
+                return
+        except StoreError as error:
+            self.post(Deposed(str(error)))
+            return
+        self.post(Appended(append.commit))
+
+    async def _read_states(self, read: ReadStates) -> None:
+        rows = await self._until_certain(lambda: self._store.read_states(read.computation, read.keys))
+        self.post(StatesRead(read.keys, rows))
+
+    async def _flush(self, flush: FlushStates) -> None:
+        await self._until_certain(
+            lambda: self._store.write_states(flush.computation, flush.journal, flush.sequencer, flush.rows)
+        )
+        self.post(StatesFlushed(flush.number))
+
+    async def _write_parts(self, write: WriteParts) -> None:
+        for part, blob in write.parts.items():
+            await self._until_certain(lambda part=part, blob=blob: self._store.write_part(write.journal, part, blob))  # type: ignore[misc]
+        self.post(PartsWritten(write.number))
+
+    async def _read_segments(self, read: ReadSegments) -> None:
+        blobs = await self._until_certain(lambda: self._store.read_parts(read.journal, read.parts))
+        found: dict[PartId, bytes] = dict(zip(read.parts, blobs, strict=True))
+        self.post(PartsRead(found))
+
+    async def _tidy(self, work: Awaitable[None]) -> None:
+        """Deletions may fail: what stays is deleted by a later one, or with the journal."""
+        try:
+            await work
+        except StoreError as error:
+            log.info("journal %s: a deletion failed and is left for later: %s", self.journal, error)
+
+    # Others.
+
+    async def _check_sequence(self, check: CheckSequence) -> None:
+        self.post(SequenceChecked(check.sequence, await self._peers.sequence_lives(check.sequence)))
+
+    async def _run_hook(self, hook: AsyncHook) -> None:
+        error: BaseException | None = None
+        try:
+            await hook.coroutine
+        except asyncio.CancelledError:
+            if self._closed:
+                raise
+            error = RuntimeError("the hook was cancelled")
+        except Exception as raised:
+            error = raised
+        self.post(HookFinished(hook.hook, error))

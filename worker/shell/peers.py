@@ -1,0 +1,90 @@
+"""Sending batches to other workers: one Deliver stream per address, kept open and reopened (section 6.1.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import grpc
+
+from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceStub
+from millwheel.worker.messages import Delivery
+from millwheel.worker.shell.channels import LocalChannel
+from millwheel.worker.shell.wire import encode_delivery
+
+__all__ = ["PeerConnection"]
+
+log = logging.getLogger("millwheel.worker")
+
+_QUEUE: Final = 1_000
+"""Batches waiting for one connection, at most; what does not fit is sent again later."""
+_RECONNECT_FIRST: Final = 0.05
+_RECONNECT_LAST: Final = 5.0
+
+
+class PeerConnection:
+    """Batches for the intervals of one worker. Each has a number of this connection's own; the answer carries it."""
+
+    def __init__(self, address: str, open_channel: Callable[[str], grpc.aio.Channel]) -> None:
+        self.address = address
+        self._open_channel = open_channel
+        self._queue: asyncio.Queue[wire.DeliverRequest] = asyncio.Queue(_QUEUE)
+        self._open: dict[int, tuple[LocalChannel, int]] = {}
+        self._next = 1
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def send(self, delivery: Delivery, channel: LocalChannel) -> None:
+        """Queue a batch; ``channel`` gets the answer, or is asked to have it sent again."""
+        token = self._next
+        self._next += 1
+        try:
+            self._queue.put_nowait(encode_delivery(delivery, token))
+        except asyncio.QueueFull:
+            channel.later(delivery.token)
+            return
+        self._open[token] = (channel, delivery.token)
+
+    async def close(self) -> None:
+        """End the connection; nothing of it is answered any more."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        delay = _RECONNECT_FIRST
+        while True:
+            try:
+                async with self._open_channel(self.address) as connection:
+                    call = DeliveryServiceStub(connection).Deliver(self._requests())  # type: ignore[arg-type]
+                    async for response in call:
+                        delay = _RECONNECT_FIRST
+                        self._answer(response)
+            except grpc.aio.AioRpcError as error:
+                log.info("deliveries to %s: %s; connecting again", self.address, error.details())
+            self._fail_open()
+            await asyncio.sleep(delay * random.uniform(0.5, 1.5))
+            delay = min(delay * 2, _RECONNECT_LAST)
+
+    async def _requests(self) -> AsyncIterator[wire.DeliverRequest]:
+        while True:
+            yield await self._queue.get()
+
+    def _answer(self, response: wire.DeliverResponse) -> None:
+        known = self._open.get(response.token)
+        if known is None:
+            return
+        channel, token = known
+        if response.outcome != wire.DELIVERY_OUTCOME_ACKED or not response.indexes:
+            del self._open[response.token]
+        channel.reply(token, response.outcome, response.indexes, response.message)
+
+    def _fail_open(self) -> None:
+        """The stream broke: whatever was not answered is sent again, with the same ids and bytes."""
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        for channel, token in self._open.values():
+            channel.later(token)
+        self._open.clear()

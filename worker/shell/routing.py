@@ -1,0 +1,81 @@
+"""Where a produced record goes: its consumers and their keys, and who owns those (sections 4.2, 4.3).
+
+The consumer names the extractor, and it runs here, at the sender. What an extractor needs, the consumer's
+code, is loaded like the producer's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millwheel.core.catalog import Catalog, Consumer
+from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.errors import KeyExtractionError
+
+__all__ = ["Routing"]
+
+Route = Callable[[Any], tuple[tuple[str, bytes], ...]]
+Extractor = Callable[[Any], bytes]
+
+
+class Routing:
+    """Routes by the catalog as it stands. ``refresh`` follows a change of it."""
+
+    def __init__(self, catalog: Catalog, extractor_of: Callable[[Consumer, str], Extractor]) -> None:
+        self._catalog = catalog
+        self._extractor_of = extractor_of
+        self._bindings: list[tuple[str, OutputBinding]] = []
+
+    def bind(self, stream: str, encode: Callable[[Any], bytes]) -> OutputBinding:
+        """A binding for one producer of ``stream``, kept up to date until ``release``."""
+        binding = OutputBinding(encode, self._route(stream))
+        self._bindings.append((stream, binding))
+        return binding
+
+    def release(self, bindings: list[OutputBinding]) -> None:
+        """These bindings are not used any more."""
+        gone = {id(binding) for binding in bindings}
+        self._bindings = [(stream, one) for stream, one in self._bindings if id(one) not in gone]
+
+    def refresh(self) -> None:
+        """The catalog has changed: consumers may have come and gone."""
+        routes: dict[str, Route] = {}
+        for stream, binding in self._bindings:
+            if stream not in routes:
+                routes[stream] = self._route(stream)
+            binding.route = routes[stream]
+
+    def locate(self, consumer: str, key: bytes) -> str:
+        """The journal of the interval of ``consumer`` that holds ``key``; empty while there is none."""
+        interval = self._catalog.locate(consumer, key)
+        return "" if interval is None else interval.journal
+
+    def _route(self, stream: str) -> Route:
+        """A function from a value to its (consumer, key) pairs."""
+        consumers = self._catalog.consumers(stream)
+        keyed = [(one.incarnation, self._named(stream, one)) for one in consumers if not one.log]
+        fixed = tuple((one.incarnation, b"") for one in consumers if one.log)
+        if not keyed:
+            return lambda value: fixed
+        if len(keyed) == 1 and not fixed:
+            incarnation, extract = keyed[0]
+            return lambda value: ((incarnation, extract(value)),)
+        return lambda value: (*((incarnation, extract(value)) for incarnation, extract in keyed), *fixed)
+
+    def _named(self, stream: str, consumer: Consumer) -> Extractor:
+        """The consumer's extractor; what it raises names it."""
+        extract = self._extractor_of(consumer, stream)
+
+        def extract_key(value: Any) -> bytes:
+            try:
+                return extract(value)
+            except KeyExtractionError:
+                raise
+            except Exception as error:
+                raise KeyExtractionError(
+                    f"the key extractor of computation {consumer.computation!r} for stream {stream!r} raised "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+
+        return extract_key

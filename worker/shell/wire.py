@@ -1,0 +1,89 @@
+"""Deliveries to and from their wire form (proto/millwheel/v1/delivery.proto)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.core.keys import KeyInterval
+from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.worker.dedup import BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender, split_ids
+from millwheel.worker.messages import Delivery
+
+__all__ = ["decode_delivery", "encode_delivery"]
+
+
+def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
+    """The request for one batch."""
+    sender = delivery.sender
+    request = wire.DeliverRequest(
+        token=token,
+        consumer=delivery.consumer,
+        journal=delivery.journal,
+        stream=delivery.stream,
+        sender=wire.Sender(origin=sender.origin, sequencer=sender.sequencer, computation=sender.computation),
+        keys=delivery.keys,
+        values=delivery.values,
+        timestamps_us=delivery.timestamps,
+    )
+    if sender.keys is not None:
+        request.sender.keys.start = sender.keys.start
+        if sender.keys.end is not None:
+            request.sender.keys.end = sender.keys.end
+    if sender.watermark is not None:
+        request.sender.watermark_us = sender.watermark
+    ids = delivery.ids
+    if isinstance(ids, PositionIds):
+        request.positions.sequence = ids.sequence
+        request.positions.mark = ids.mark
+        request.positions.positions.extend(ids.positions)
+        request.positions.unacked.extend(ids.unacked)
+    elif isinstance(ids, OpaqueIds):
+        request.opaque.ids = b"".join(ids.ids)
+    else:
+        request.batch.query = ids.query
+        request.batch.batch = ids.batch
+        request.batch.ids = b"".join(ids.ids)
+    return request
+
+
+def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
+    """The batch of a request; ValueError says what is malformed."""
+    keys = None
+    if request.sender.HasField("keys"):
+        proto = request.sender.keys
+        keys = KeyInterval(proto.start, proto.end if proto.HasField("end") else None)
+    watermark = request.sender.watermark_us if request.sender.HasField("watermark_us") else None
+    sender = Sender(request.sender.origin, request.sender.sequencer, keys, request.sender.computation, watermark)
+    ids = _decode_ids(request)
+    count = len(request.keys)
+    delivery = Delivery(
+        request.consumer,
+        request.journal,
+        request.stream,
+        sender,
+        ids,
+        list(request.keys),
+        list(request.values),
+        list(request.timestamps_us),
+        request.token,
+        channel,
+    )
+    given = len(ids.positions) if isinstance(ids, PositionIds) else len(ids.ids)
+    if not count == len(delivery.values) == len(delivery.timestamps) == given:
+        raise ValueError(
+            f"columns of unequal length: {count} keys, {len(delivery.values)} values, "
+            f"{len(delivery.timestamps)} timestamps, {given} ids"
+        )
+    return delivery
+
+
+def _decode_ids(request: wire.DeliverRequest) -> DeliveryIds:
+    kind = request.WhichOneof("ids")
+    if kind == "positions":
+        proto = request.positions
+        return PositionIds(proto.sequence, proto.mark, list(proto.positions), list(proto.unacked))
+    if kind == "opaque":
+        return OpaqueIds(split_ids(request.opaque.ids))
+    if kind == "batch":
+        return BatchIds(request.batch.query, request.batch.batch, split_ids(request.batch.ids))
+    raise ValueError("no ids: set positions, opaque or batch")
