@@ -1,0 +1,82 @@
+"""gRPC channels as every client and role opens them, and the patience that goes with them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import grpc
+
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.server import MAX_MESSAGE_BYTES
+
+__all__ = ["CHANNEL_OPTIONS", "DEFAULT_DEADLINE", "RETRYABLE", "Backoff", "open_channel", "retrying"]
+
+DEFAULT_DEADLINE: Final = 10.0
+"""Seconds that a unary call may take, unless its caller says otherwise."""
+
+RETRYABLE: Final = frozenset({FailureCode.UNAVAILABLE, FailureCode.ABORTED})
+"""Failures that may pass by themselves. A DEADLINE_EXCEEDED has used up its caller's patience already."""
+
+CHANNEL_OPTIONS: Final[Sequence[tuple[str, int]]] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A master or worker that comes back is found within a second, not after gRPC's two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Connections are not shared between channels: each has its own flow control.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+Answer = TypeVar("Answer")
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel without TLS to ``host:port``; it connects at its first call."""
+    return grpc.aio.insecure_channel(address, options=list(CHANNEL_OPTIONS))
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before the next attempt: doubling from ``first`` to ``largest`` seconds, with full jitter."""
+
+    first: float = 0.05
+    largest: float = 2.0
+
+    def delay(self, failures: int, chance: float) -> float:
+        """Seconds after ``failures`` failed attempts; ``chance`` in [0, 1) spreads those that failed together.
+
+        Never less than half of the step, so that a retry is never a hammer.
+        """
+        step = min(self.largest, self.first * 2.0 ** min(failures - 1, 30))
+        return step * (0.5 + chance / 2)
+
+
+async def retrying(
+    call: Callable[[], Awaitable[Answer]], *, patience: float = DEFAULT_DEADLINE, backoff: Backoff | None = None
+) -> Answer:
+    """The answer of ``call``, tried again while it fails with a passing RequestError and ``patience`` seconds last.
+
+    Only for calls that may take effect twice: idempotent ones, or ones with a request id.
+    """
+    backoff = backoff or Backoff()
+    loop = asyncio.get_running_loop()
+    end = loop.time() + patience
+    failures = 0
+    while True:
+        try:
+            return await call()
+        except RequestError as error:
+            failures += 1
+            delay = backoff.delay(failures, random.random())
+            if error.code not in RETRYABLE or loop.time() + delay > end:
+                raise
+        await asyncio.sleep(delay)

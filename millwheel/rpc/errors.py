@@ -1,0 +1,116 @@
+"""gRPC statuses with details (google.rpc.ErrorInfo and BadRequest), both ways."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final, NoReturn, TypeVar, cast
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status
+
+from millwheel.rpc.failures import FailureCode, Fault, RequestError
+
+__all__ = ["abort", "answering", "calling", "from_rpc_error", "to_status"]
+
+_DOMAIN: Final = "millwheel.v1"
+_REMEDY: Final = "remedy"
+_LEADER: Final = "leader"
+
+Answer = TypeVar("Answer")
+
+
+def to_status(error: RequestError) -> status_pb2.Status:
+    """The status with details that carries ``error``."""
+    metadata = {name: value for name, value in ((_REMEDY, error.remedy), (_LEADER, error.leader)) if value}
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=metadata)
+    status = status_pb2.Status(code=error.code.value, message=error.message)
+    status.details.append(_packed(info))
+    if error.faults:
+        bad = error_details_pb2.BadRequest()
+        for fault in error.faults:
+            bad.field_violations.add(field=fault.where, description=fault.message)
+        status.details.append(_packed(bad))
+    return status
+
+
+def _packed(message: error_details_pb2.ErrorInfo | error_details_pb2.BadRequest) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(message)
+    return packed
+
+
+async def abort(context: grpc.aio.ServicerContext[object, object], error: RequestError) -> NoReturn:
+    """End the call with ``error``."""
+    status = rpc_status.to_status(to_status(error))
+    await context.abort(status.code, status.details, status.trailing_metadata)
+    raise AssertionError("abort returns never")
+
+
+async def answering(context: grpc.aio.ServicerContext[object, object], work: Callable[[], Awaitable[Answer]]) -> Answer:
+    """The answer of ``work``; a RequestError that it raises ends the call with its status and details."""
+    try:
+        return await work()
+    except RequestError as error:
+        await abort(context, error)
+
+
+def from_rpc_error(error: grpc.aio.AioRpcError, address: str = "") -> RequestError:
+    """What a failed call says, with its remedy; a server that cannot be reached is named by ``address``."""
+    code = _code(error)
+    status = rpc_status.from_call(cast(grpc.Call, error)) if _has_details(error) else None
+    if status is None:
+        return _without_details(code, _details(error), address)
+    info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    for detail in status.details:
+        if not detail.Unpack(info):
+            detail.Unpack(bad)
+    return RequestError(
+        code,
+        status.message,
+        info.metadata.get(_REMEDY, ""),
+        reason=info.reason,
+        faults=[Fault(violation.field, violation.description) for violation in bad.field_violations],
+        leader=info.metadata.get(_LEADER, ""),
+    )
+
+
+def _code(error: grpc.aio.AioRpcError) -> FailureCode:
+    code = error.code()
+    return FailureCode(code.value[0]) if code.value[0] else FailureCode.UNKNOWN
+
+
+def _details(error: grpc.aio.AioRpcError) -> str:
+    return str(error.details() or "no details")
+
+
+def _has_details(error: grpc.aio.AioRpcError) -> bool:
+    return "grpc-status-details-bin" in (error.trailing_metadata() or {})
+
+
+def _without_details(code: FailureCode, details: str, address: str) -> RequestError:
+    place = address or "the server"
+    if code is FailureCode.UNAVAILABLE:
+        return RequestError(
+            code,
+            f"cannot reach a MillWheel server at {place} ({details})",
+            "start one with `millwheel server start-dev`, or name another with --address or MILLWHEEL_ADDRESS",
+        )
+    if code is FailureCode.DEADLINE_EXCEEDED:
+        return RequestError(code, f"{place} did not answer in time", "see whether it is overloaded, and try again")
+    if code is FailureCode.UNIMPLEMENTED:
+        return RequestError(
+            code, f"{place} does not offer this call ({details})", "check that it is a MillWheel server of this version"
+        )
+    return RequestError(code, f"{place} failed: {details}", "look at the server's log")
+
+
+@asynccontextmanager
+async def calling(address: str) -> AsyncIterator[None]:
+    """Around client calls: what gRPC raises leaves as a RequestError."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error, address) from error

@@ -1,0 +1,77 @@
+"""Failures as they travel between roles: a code, what is wrong, where, and what to do.
+
+Pure: the master's core refuses with a :class:`RequestError`, a server turns it into a gRPC status with
+details, and a client turns that back into an equal :class:`RequestError` (:mod:`millwheel.rpc.errors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from millwheel.sdk.errors import MillwheelError
+
+__all__ = ["FailureCode", "Fault", "RequestError"]
+
+
+class FailureCode(Enum):
+    """Why a request failed; the values are gRPC's status codes."""
+
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with a request: where in it, and what is wrong and to be done."""
+
+    where: str
+    message: str
+
+
+class RequestError(MillwheelError):
+    """A request that failed: ``message`` says what is wrong and where, ``remedy`` what to do.
+
+    ``reason`` is a short constant for programs (UPPER_SNAKE_CASE), ``faults`` everything wrong with the
+    request where there can be several things, and ``leader`` where to ask instead, if that is known.
+    """
+
+    def __init__(
+        self,
+        code: FailureCode,
+        message: str,
+        remedy: str = "",
+        *,
+        reason: str = "",
+        faults: Sequence[Fault] = (),
+        leader: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.remedy = remedy
+        self.reason = reason or code.name
+        self.faults = tuple(faults)
+        self.leader = leader
+
+    def __str__(self) -> str:
+        lines = [self.message, *(f"  {fault.where}: {fault.message}" for fault in self.faults)]
+        if self.remedy:
+            lines[0] += f": {self.remedy}" if not self.faults else ""
+            lines += [self.remedy] if self.faults else []
+        return "\n".join(lines)

@@ -1,0 +1,88 @@
+"""gRPC servers as every role runs them: limits, keepalive, health, reflection, and a clear word on a taken port."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from millwheel.rpc.failures import FailureCode, RequestError
+
+__all__ = ["LOOPBACK", "MAX_MESSAGE_BYTES", "SERVER_OPTIONS", "add_health", "bind", "create_server"]
+
+LOOPBACK: Final = "127.0.0.1"
+"""Where servers listen unless they are told otherwise: MillWheel has nothing to say to strangers by default."""
+
+MAX_MESSAGE_BYTES: Final = 64 << 20
+"""The largest message either side takes, in bytes."""
+
+SERVER_OPTIONS: Final[Sequence[tuple[str, int]]] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    # Two servers on one port would share its connections at random.
+    ("grpc.so_reuseport", 0),
+)
+
+
+def create_server() -> grpc.aio.Server:
+    """A server with MillWheel's limits; add services, then :func:`bind` it."""
+    return grpc.aio.server(options=list(SERVER_OPTIONS))
+
+
+def bind(server: grpc.aio.Server, port: int = 0, host: str = LOOPBACK) -> str:
+    """Have ``server`` listen without TLS; ``port`` 0 takes a free one. Returns ``host:port``.
+
+    RequestError (UNAVAILABLE) names the port if it cannot be had.
+    """
+    shown = f"[{host}]" if ":" in host else host
+    if port:
+        _check_free(host, port)
+    try:
+        bound = server.add_insecure_port(f"{shown}:{port}")
+    except RuntimeError as error:
+        raise _unusable(host, port, str(error)) from error
+    if bound == 0:
+        raise _unusable(host, port, "the port could not be bound")
+    return f"{shown}:{bound}"
+
+
+def _check_free(host: str, port: int) -> None:
+    """gRPC's own message on a failed bind names neither cause nor port: ask the system first."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            raise _unusable(host, port, "the port is in use" if taken else error.strerror or str(error)) from error
+
+
+def _unusable(host: str, port: int, why: str) -> RequestError:
+    return RequestError(
+        FailureCode.UNAVAILABLE,
+        f"cannot listen on {host}:{port}: {why}",
+        "stop the process that has it, or choose another port (0 takes a free one)",
+        reason="PORT_UNAVAILABLE",
+    )
+
+
+async def add_health(server: grpc.aio.Server, services: Sequence[str]) -> HealthServicer:
+    """Register grpc.health.v1, serving for ``services`` (full names) and as a whole, and reflection for them all."""
+    servicer = HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    for name in ["", *services]:
+        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    return servicer
