@@ -1,94 +1,157 @@
-"""Interval maps: which journal, sequencer and owner each key of a computation has (section 7.1, G11)."""
+"""A map that is constant on key intervals: who owns what, and what is known of it (sections 7.1, 7.2).
+
+The pieces are disjoint and sorted; keys in no piece are *gaps*. Neighbours of equal value stay two
+pieces, for a piece is somebody's interval and not only a value. A look-up, and an assignment that
+replaces exactly one piece, is a binary search; any other assignment also moves the tails of three
+lists, which is one block copy each and no work per piece.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from typing import Generic, TypeVar
 
-from millwheel.core.keys import KeyInterval
-from millwheel.rpc.v1 import catalog_pb2 as catalog
-from millwheel.rpc.v1 import common_pb2 as common
+from millwheel.core.keys import ALL_KEYS, KeyInterval
 
-__all__ = [
-    "CoverageError",
-    "IntervalTable",
-    "check_coverage",
-    "initial_intervals",
-    "interval_from_proto",
-    "interval_to_proto",
-]
+__all__ = ["IntervalMap"]
 
-_FIRST_PRINTABLE, _LAST_PRINTABLE = 0x20, 0x7E
+V = TypeVar("V")
+D = TypeVar("D")
 
 
-class CoverageError(ValueError):
-    """The intervals of an interval map do not cover every key exactly once."""
+class IntervalMap(Generic[V]):
+    """A piecewise constant map from keys to values of type ``V``.
 
-
-def interval_from_proto(message: common.KeyInterval) -> KeyInterval:
-    """The interval that a message stands for; ValueError if it is empty."""
-    return KeyInterval(message.start, message.end if message.HasField("end") else None)
-
-
-def interval_to_proto(interval: KeyInterval) -> common.KeyInterval:
-    """The message of an interval; an open end is an absent field."""
-    return common.KeyInterval(start=interval.start, end=interval.end)
-
-
-def check_coverage(name: str, intervals: Sequence[KeyInterval]) -> None:
-    """The one statement of G11: in the order given, the intervals cover every key exactly once."""
-    if not intervals:
-        raise CoverageError(f"interval map {name}: no intervals at all")
-    if intervals[0].start != b"":
-        raise CoverageError(f"interval map {name}: keys below {intervals[0].start!r} belong to no interval")
-    for left, right in pairwise(intervals):
-        if left.end != right.start:
-            raise CoverageError(f"interval map {name}: {left} and {right} overlap or leave a gap")
-    if intervals[-1].end is not None:
-        raise CoverageError(f"interval map {name}: keys from {intervals[-1].end!r} on belong to no interval")
-
-
-def initial_intervals(count: int, split_points: Iterable[bytes] = ()) -> list[KeyInterval]:
-    """The intervals that a computation of which no key was seen yet begins with.
-
-    ``split_points`` are taken as they are, if there are any. Else ``count`` intervals divide the printable
-    ASCII range evenly, by two characters: user keys are text, and dividing the whole byte space would
-    leave most intervals without a key. Both are a guess; splits by observed keys correct it.
+    A piece that an assignment cuts leaves its remains behind with the *same* value object: callers
+    with mutable values assign copies to the remains themselves.
     """
-    points = sorted(set(split_points)) or _spread(count)
-    if b"" in points:
-        raise ValueError("the empty key cannot be a split point: every interval map begins there")
-    edges: list[bytes | None] = [*points, None]
-    return [KeyInterval(start, end) for start, end in zip([b"", *points], edges, strict=True)]
 
+    __slots__ = ("_pieces", "_starts", "_values")
 
-def _spread(count: int) -> list[bytes]:
-    width = _LAST_PRINTABLE - _FIRST_PRINTABLE + 1
-    if not 1 <= count <= width * width:
-        raise ValueError(f"{count} initial intervals: give a number from 1 to {width * width}")
-    points = []
-    for index in range(1, count):
-        high, low = divmod(index * width * width // count, width)
-        points.append(bytes([_FIRST_PRINTABLE + high, _FIRST_PRINTABLE + low]))
-    return points
+    def __init__(self) -> None:
+        self._starts: list[bytes] = []
+        self._pieces: list[KeyInterval] = []
+        self._values: list[V] = []
 
+    @classmethod
+    def from_items(cls, items: Iterable[tuple[KeyInterval, V]]) -> IntervalMap[V]:
+        """The map of ``items``, in any order; ValueError if two of them share a key."""
+        ordered = sorted(items, key=lambda item: item[0].start)
+        for (left, _), (right, _) in pairwise(ordered):
+            if left.end is None or left.end > right.start:
+                raise ValueError(f"intervals {left} and {right} overlap")
+        made = cls()
+        made._starts = [piece.start for piece, _ in ordered]
+        made._pieces = [piece for piece, _ in ordered]
+        made._values = [value for _, value in ordered]
+        return made
 
-class IntervalTable:
-    """An interval map made ready for look-ups; CoverageError if the record breaks G11."""
+    def __len__(self) -> int:
+        """The number of pieces."""
+        return len(self._starts)
 
-    __slots__ = ("_starts", "intervals", "record")
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same pieces with equal values."""
+        if not isinstance(other, IntervalMap):
+            return NotImplemented
+        return self._pieces == other._pieces and self._values == other._values
 
-    def __init__(self, name: str, record: catalog.IntervalMapRecord) -> None:
-        self.record = record
-        self.intervals = tuple(interval_from_proto(interval.keys) for interval in record.intervals)
-        check_coverage(name, self.intervals)
-        self._starts = [interval.start for interval in self.intervals]
+    __hash__ = None  # type: ignore[assignment]  # a map that changes has no hash
 
-    def index_of(self, key: bytes) -> int:
-        """The position of the interval that holds ``key``: there is exactly one."""
-        return bisect_right(self._starts, key) - 1
+    def __repr__(self) -> str:
+        return f"IntervalMap({', '.join(f'{piece}: {value!r}' for piece, value in self.items())})"
 
-    def locate(self, key: bytes) -> catalog.IntervalRecord:
-        """The interval that holds ``key``."""
-        return self.record.intervals[self.index_of(key)]
+    def items(self) -> Iterator[tuple[KeyInterval, V]]:
+        """All pieces in key order. The map must not change meanwhile."""
+        return zip(self._pieces, self._values, strict=True)
+
+    def intervals(self) -> list[KeyInterval]:
+        """A copy of the pieces' intervals, in key order."""
+        return self._pieces.copy()
+
+    def values(self) -> list[V]:
+        """A copy of the values, in key order of their pieces."""
+        return self._values.copy()
+
+    def find(self, key: bytes) -> tuple[KeyInterval, V] | None:
+        """The piece that holds ``key``, with its value; None in a gap."""
+        index = bisect_right(self._starts, key) - 1
+        if index < 0 or key not in self._pieces[index]:
+            return None
+        return self._pieces[index], self._values[index]
+
+    def get(self, key: bytes, default: D | None = None) -> V | D | None:
+        """The value at ``key``, or ``default`` in a gap."""
+        found = self.find(key)
+        return default if found is None else found[1]
+
+    def exact(self, interval: KeyInterval) -> V | None:
+        """The value of the piece that is exactly ``interval``; None if there is no such piece."""
+        index = self._index_of(interval)
+        return None if index is None else self._values[index]
+
+    def overlapping(self, interval: KeyInterval) -> list[tuple[KeyInterval, V]]:
+        """The pieces, whole, that share a key with ``interval``; in key order."""
+        first, last = self._span(interval)
+        return list(zip(self._pieces[first:last], self._values[first:last], strict=True))
+
+    def gaps(self, interval: KeyInterval = ALL_KEYS) -> list[KeyInterval]:
+        """The parts of ``interval`` that no piece covers, in key order."""
+        first, last = self._span(interval)
+        found = []
+        reached: bytes | None = interval.start
+        for piece in self._pieces[first:last]:
+            if reached is not None and piece.start > reached:
+                found.append(KeyInterval(reached, piece.start))
+            reached = piece.end
+        if reached is not None and (interval.end is None or reached < interval.end):
+            found.append(KeyInterval(reached, interval.end))
+        return found
+
+    def covers(self, interval: KeyInterval = ALL_KEYS) -> bool:
+        """Whether every key of ``interval`` is in a piece (G11)."""
+        return not self.gaps(interval)
+
+    def assign(self, interval: KeyInterval, value: V) -> None:
+        """Make ``interval`` one piece of ``value``; pieces that it cuts keep what lies outside it."""
+        index = self._index_of(interval)
+        if index is not None:
+            self._values[index] = value
+        else:
+            self._replace(interval, [(interval, value)])
+
+    def remove(self, interval: KeyInterval) -> None:
+        """Make ``interval`` a gap; pieces that it cuts keep what lies outside it."""
+        self._replace(interval, [])
+
+    def _index_of(self, interval: KeyInterval) -> int | None:
+        """Where the piece that equals ``interval`` stands."""
+        index = bisect_left(self._starts, interval.start)
+        if index < len(self._starts):
+            piece = self._pieces[index]
+            if piece.start == interval.start and piece.end == interval.end:
+                return index
+        return None
+
+    def _span(self, interval: KeyInterval) -> tuple[int, int]:
+        """The slice of the pieces that overlap ``interval``."""
+        first = bisect_right(self._starts, interval.start) - 1
+        if first < 0 or not self._pieces[first].overlaps(interval):
+            first += 1
+        last = len(self._starts) if interval.end is None else bisect_left(self._starts, interval.end)
+        return first, last
+
+    def _replace(self, interval: KeyInterval, middle: list[tuple[KeyInterval, V]]) -> None:
+        """Put ``middle`` where ``interval`` is, between the remains of the pieces cut at its ends."""
+        first, last = self._span(interval)
+        if first < last:
+            left, right = self._pieces[first], self._pieces[last - 1]
+            if left.start < interval.start:
+                middle.insert(0, (KeyInterval(left.start, interval.start), self._values[first]))
+            if interval.end is not None and (right.end is None or interval.end < right.end):
+                middle.append((KeyInterval(interval.end, right.end), self._values[last - 1]))
+        self._starts[first:last] = [piece.start for piece, _ in middle]
+        self._pieces[first:last] = [piece for piece, _ in middle]
+        self._values[first:last] = [value for _, value in middle]
