@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -75,7 +76,8 @@ class Verdict:
         )
 
 
-class Waiter(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Waiter:
     """A waiting copy: record ``index`` of the delivery that got ``verdict``."""
 
     verdict: Verdict

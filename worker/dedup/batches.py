@@ -1,0 +1,103 @@
+"""What a receiver knows of one query's batches: a floor, and the ids from it on (design §9, exactly once from Spark).
+
+A query begins batch b only when every record of the batches before it has been ACKed, wherever it was
+due. So the first committed record of b proves that all copies of records below b are duplicates, for every
+key: that is why receivers that merge may take the larger floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millwheel.worker.dedup.pending import PendingIds
+from millwheel.worker.dedup.verdict import Verdict, Waiter
+
+__all__ = ["BatchQuery", "BatchSource"]
+
+
+class BatchSource:
+    """The ids of one batch of one query."""
+
+    __slots__ = ("batch", "pending", "query", "seen")
+
+    def __init__(self, query: str, batch: int) -> None:
+        self.query = query
+        self.batch = batch
+        self.pending: PendingIds[bytes] = PendingIds()
+        self.seen: set[bytes] = set()
+
+
+class BatchQuery:
+    """One query. ``batches`` has those at or above the floor, and any whose records are still pending."""
+
+    __slots__ = ("batches", "floor", "query")
+
+    def __init__(self, query: str) -> None:
+        self.query = query
+        self.floor: int | None = None
+        """The highest batch of which a record is committed."""
+        self.batches: dict[int, BatchSource] = {}
+
+    def check(self, batch: int, ids: Sequence[bytes], verdict: Verdict) -> BatchSource:
+        """Judge the ids of one delivery of ``batch``."""
+        source = self.batches.get(batch)
+        below = self.floor is not None and batch < self.floor
+        if source is None:
+            source = BatchSource(self.query, batch)
+            if below:
+                verdict.duplicates = range(len(ids))
+                return source
+            self.batches[batch] = source
+        distinct = set(ids)
+        pending = source.pending.ids
+        if (
+            not below
+            and len(distinct) == len(ids)
+            and distinct.isdisjoint(pending)
+            and distinct.isdisjoint(source.seen)
+        ):
+            pending |= distinct
+            verdict.all_fresh = True
+        else:
+            _check_each(source, below, ids, verdict)
+        return source
+
+    def commit(self, batch: int, ids: Sequence[bytes]) -> list[Waiter]:
+        """The pending ids are committed; returns the copies that waited for that."""
+        released = self.batches[batch].pending.settle(ids)
+        self.remember(batch, ids)
+        return released
+
+    def remember(self, batch: int, ids: Sequence[bytes]) -> None:
+        """The ids are committed: ``batch`` has begun, so everything below it is over."""
+        if self.floor is None or batch > self.floor:
+            self.floor = batch
+        if batch >= self.floor:
+            self.batches.setdefault(batch, BatchSource(self.query, batch)).seen.update(ids)
+        self.forget_below_floor()
+
+    def forget_below_floor(self) -> None:
+        """Drop the ids that the floor speaks for."""
+        if self.floor is None:
+            return
+        for batch in [batch for batch in self.batches if batch < self.floor]:
+            source = self.batches[batch]
+            source.seen.clear()
+            if not source.pending.ids:
+                del self.batches[batch]
+
+
+def _check_each(source: BatchSource, below: bool, ids: Sequence[bytes], verdict: Verdict) -> None:
+    fresh: list[int] = []
+    duplicates: list[int] = []
+    waiting: list[int] = []
+    for index, id_ in enumerate(ids):
+        if id_ in source.pending.ids:
+            waiting.append(index)
+            source.pending.wait(id_, verdict, index)
+        elif below or id_ in source.seen:
+            duplicates.append(index)
+        else:
+            fresh.append(index)
+            source.pending.ids.add(id_)
+    verdict.fresh, verdict.duplicates, verdict.waiting = fresh, duplicates, waiting

@@ -1,0 +1,341 @@
+"""The duplicate check of one interval: judge, take, commit (6.1.1; design §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.store.contract import TERMINAL_SEQUENCER
+from millwheel.worker.dedup.batches import BatchSource
+from millwheel.worker.dedup.delta import IdDelta
+from millwheel.worker.dedup.ids import DeliveryIds, OpaqueIds, PositionIds, Sender
+from millwheel.worker.dedup.opaque import OpaqueSource
+from millwheel.worker.dedup.positions import PositionSource
+from millwheel.worker.dedup.segments import SegmentSealed
+from millwheel.worker.dedup.sequencers import Span
+from millwheel.worker.dedup.snapshot import Snapshot, dump, inherit, load
+from millwheel.worker.dedup.tables import Tables
+from millwheel.worker.dedup.verdict import DedupError, Outcome, Resolution, Verdict, Waiter
+
+__all__ = ["Counts", "Dedup"]
+
+SEGMENT_IDS: Final = 1 << 16
+"""Exact ids of one sending computation that make a segment: about 8 MB of memory, 1 MiB stored."""
+CACHED_SEGMENTS: Final = 4
+
+
+@dataclass(slots=True)
+class Counts:
+    """Totals since this object was made, for metrics."""
+
+    fresh: int = 0
+    duplicates: int = 0
+    waiting: int = 0
+    unsure: int = 0
+    """Records that needed a segment to be read."""
+    confirmed: int = 0
+    """Unsure records that were duplicates; the rest are false hits of the filters."""
+    refused: int = 0
+    """Records of refused deliveries."""
+    stale: int = 0
+    """Records of deliveries answered with SEND_AGAIN."""
+
+
+class Dedup:
+    """What one receiving interval knows about ids. See the package's documentation for how it is driven."""
+
+    def __init__(
+        self, interval: KeyInterval, journal: str, *, segment_ids: int = SEGMENT_IDS,
+        cached_segments: int = CACHED_SEGMENTS,
+    ) -> None:  # fmt: skip
+        self._tables = Tables(interval, journal, cached_segments)
+        self._segment_ids = segment_ids
+        self._news = IdDelta()
+        self._marks: dict[str, tuple[int, Sequence[int]]] = {}
+        self.counts = Counts()
+
+    @classmethod
+    def restore(
+        cls, interval: KeyInterval, journal: str, blobs: Iterable[bytes], filters: Mapping[str, bytes], *,
+        segment_ids: int = SEGMENT_IDS, cached_segments: int = CACHED_SEGMENTS,
+    ) -> Dedup:  # fmt: skip
+        """What ``snapshot`` was taken of; ``filters`` by segment. Replay the deltas committed after it, in order."""
+        dedup = cls(interval, journal, segment_ids=segment_ids, cached_segments=cached_segments)
+        load(dedup._tables, blobs, filters)
+        return dedup
+
+    @classmethod
+    def inherit(
+        cls, interval: KeyInterval, journal: str, parents: Sequence[Dedup], *,
+        segment_ids: int = SEGMENT_IDS, cached_segments: int = CACHED_SEGMENTS,
+    ) -> Dedup:  # fmt: skip
+        """A child of a split (one parent) or a merge, from the sealed parents' restored and replayed states.
+
+        The stored segments stay the parents' parts until the child has collected them.
+        """
+        dedup = cls(interval, journal, segment_ids=segment_ids, cached_segments=cached_segments)
+        inherit(dedup._tables, [parent._tables for parent in parents])
+        return dedup
+
+    def check(self, ids: DeliveryIds, keys: Sequence[bytes], timestamps: Sequence[int], sender: Sender) -> Verdict:
+        """Judge a delivery; its fresh (and unsure) records become pending.
+
+        ``keys`` and ``timestamps`` are the records' columns. Nothing is pending after an outcome other than JUDGED.
+        """
+        if not self._tables.sequencers.is_current(sender.origin, sender.sequencer) and not self._accept(sender):
+            return self._refuse(Outcome.REFUSED_SEQUENCER, len(keys))
+        if isinstance(ids, PositionIds):
+            verdict = self._check_positions(ids, keys, sender)
+        elif isinstance(ids, OpaqueIds):
+            verdict = self._check_opaque(ids, timestamps, sender)
+        else:
+            verdict = Verdict(Outcome.JUDGED, len(ids.ids))
+            verdict._ids = ids.ids
+            verdict._source = self._tables.query(ids.query).check(ids.batch, ids.ids, verdict)
+        self._count(verdict)
+        return verdict
+
+    def _accept(self, sender: Sender) -> bool:
+        keys, known = sender.keys, self._tables.sequencers
+        span: Span = sender.origin if keys is None else (keys.start, keys.end)
+        if known.highest(sender.computation, span) > sender.sequencer:
+            return False
+        self._learn("" if keys is None else sender.computation, span, sender.sequencer)
+        known.remember_current(sender.origin, sender.sequencer)
+        return True
+
+    def _learn(self, computation: str, span: Span, sequencer: int) -> None:
+        if self._tables.sequencers.learn(computation, span, sequencer):
+            self._news.sequencers.append((computation, span, sequencer))
+
+    def _check_positions(self, ids: PositionIds, keys: Sequence[bytes], sender: Sender) -> Verdict:
+        source = self._tables.positions.get(ids.sequence)
+        if source is None or not source.admits(keys):
+            if sender.keys is not None:
+                return Verdict(Outcome.UNKNOWN_SEQUENCE, len(keys))
+            source = self._tables.admit(ids.sequence, sender.origin)
+            self._news.admitted.append((ids.sequence, sender.origin))
+        verdict = Verdict(Outcome.JUDGED, len(ids.positions))
+        verdict._ids = ids.positions
+        verdict._source = source
+        source.check(ids, keys, verdict)
+        # Only the highest statement is journaled: a mark that is lost leaves a takeover knowing more ids.
+        journaled = self._marks.get(ids.sequence, (0, ()))[0]
+        if source.state_mark(ids.mark, ids.unacked) and ids.mark >= journaled:
+            self._marks[ids.sequence] = (ids.mark, list(ids.unacked))
+        return verdict
+
+    def _check_opaque(self, ids: OpaqueIds, timestamps: Sequence[int], sender: Sender) -> Verdict:
+        source = self._tables.computation(sender.computation)
+        sent_at = MIN_TIMESTAMP if sender.watermark is None else sender.watermark
+        if sender.watermark is not None and sent_at < source.horizon:
+            return self._refuse(Outcome.SEND_AGAIN, len(ids.ids))
+        verdict = Verdict(Outcome.JUDGED, len(ids.ids))
+        verdict._ids = ids.ids
+        verdict._source = source
+        source.check(ids.ids, timestamps, sent_at, verdict)
+        return verdict
+
+    def _refuse(self, outcome: Outcome, size: int) -> Verdict:
+        if outcome is Outcome.SEND_AGAIN:
+            self.counts.stale += size
+        else:
+            self.counts.refused += size
+        return Verdict(outcome, size)
+
+    def _count(self, verdict: Verdict) -> None:
+        counts = self.counts
+        if verdict.all_fresh:
+            counts.fresh += verdict.size
+        else:
+            counts.fresh += len(verdict.fresh)
+            counts.duplicates += len(verdict.duplicates)
+            counts.waiting += len(verdict.waiting)
+            counts.unsure += len(verdict.unsure)
+
+    def resolve(self, verdict: Verdict, blobs: Mapping[str, bytes]) -> Resolution:
+        """Judge a verdict's unsure records by the segments read (those still stored); it has none afterwards.
+
+        The resolution's fresh records join ``verdict.fresh``: who has taken the others names indexes from here on.
+        """
+        source = verdict._source
+        if not verdict.unsure:
+            return Resolution([], [], [], [], [])
+        if not isinstance(source, OpaqueSource):
+            raise DedupError("only opaque ids can be unsure")
+        resolution = source.resolve(verdict, blobs)
+        self.counts.fresh += len(resolution.fresh)
+        self.counts.duplicates += len(resolution.duplicates)
+        self.counts.confirmed += len(resolution.duplicates)
+        return resolution
+
+    def take(self, consumed: Iterable[tuple[Verdict, Sequence[int] | None]]) -> IdDelta:
+        """The ids of consumed records, for the entry that commits them; None: all fresh ones of the verdict.
+
+        Each fresh record is taken once or abandoned once, and deltas are committed in the order of their takes.
+        """
+        delta, self._news = self._news, IdDelta()
+        delta.marks, self._marks = [(sequence, *mark) for sequence, mark in self._marks.items()], {}
+        positions: dict[str, list[int]] = {}
+        opaque: dict[str, tuple[int, list[bytes]]] = {}
+        batches: dict[tuple[str, int], list[bytes]] = {}
+        for verdict, indexes in consumed:
+            if indexes is not None and verdict.unsure and not verdict.unsure.keys().isdisjoint(indexes):
+                raise DedupError(f"records {list(indexes)} of {verdict} are not resolved yet")
+            source, ids = verdict._source, _ids_of(verdict, indexes)
+            if not ids:
+                continue
+            if isinstance(source, PositionSource):
+                positions.setdefault(source.sequence, []).extend(ids)
+            elif isinstance(source, OpaqueSource):
+                collect, all_ids = opaque.get(source.computation) or (MIN_TIMESTAMP, [])
+                all_ids.extend(ids)
+                opaque[source.computation] = (max(collect, verdict._collect_from), all_ids)
+            elif isinstance(source, BatchSource):
+                batches.setdefault((source.query, source.batch), []).extend(ids)
+            else:
+                raise DedupError(f"{verdict} was not judged: nothing of it can be taken")
+        delta.positions = list(positions.items())
+        delta.opaque = [(computation, collect, ids) for computation, (collect, ids) in opaque.items()]
+        delta.batches = [(query, batch, ids) for (query, batch), ids in batches.items()]
+        return delta
+
+    def committed(self, delta: IdDelta) -> list[Waiter]:
+        """The delta's entry is in the journal: its ids are seen. Returns the waiting copies to be ACKed now."""
+        tables = self._tables
+        released: list[Waiter] = []
+        for sequence, positions in delta.positions:
+            source = tables.positions.get(sequence)
+            if source is None:
+                raise DedupError(f"sequence {sequence} was retired with records of it in flight")
+            released += source.commit(positions)
+        for computation, collect, ids in delta.opaque:
+            released += tables.opaque[computation].commit(collect, ids)
+        for query, batch, ids in delta.batches:
+            released += tables.queries[query].commit(batch, ids)
+        return released
+
+    def abandon(self, verdict: Verdict, indexes: Sequence[int] | None = None) -> list[Waiter]:
+        """Fresh or unsure records are given up, un-ACKed: their next copy is fresh again. None: all of them.
+
+        Returns the copies that waited for them: they are given up too.
+        """
+        if indexes is None:
+            indexes = [*verdict.fresh_indexes, *verdict.unsure]
+        source, ids = verdict._source, _ids_of(verdict, indexes)
+        for index in indexes:
+            verdict.unsure.pop(index, None)
+        if not ids:
+            return []
+        released: list[Waiter] = source.pending.settle(ids)
+        return released
+
+    def admit(self, sequence: str) -> None:
+        """The sequence lives, by a linearizable read begun after its delivery came: take its records."""
+        self._tables.admit(sequence, "")
+        self._news.admitted.append((sequence, ""))
+
+    def retire(self, sequence: str) -> None:
+        """The sequence is retired: all of it was ACKed. Deliveries of it are UNKNOWN_SEQUENCE from now on."""
+        if self._tables.positions.pop(sequence, None) is not None:
+            self._marks.pop(sequence, None)
+            self._news.retired.append(sequence)
+
+    def retire_injector(self, origin: str) -> None:
+        """The injector process is gone for good, by an operator's word: its deliveries are refused from now on."""
+        self._learn("", origin, TERMINAL_SEQUENCER)
+        for sequence in [name for name, source in self._tables.positions.items() if source.origin == origin]:
+            self.retire(sequence)
+
+    def advance(
+        self, computation: str, watermark: int, slack: int, sequencers: Iterable[tuple[KeyInterval | str, int]]
+    ) -> None:
+        """The authority broadcast a sending computation's output watermark: forget its opaque ids below it.
+
+        ``sequencers`` are those behind the value, by producing keys or by injector process's origin; they are learnt
+        first, since what their predecessors still have in their buffers must not come back as fresh.
+        """
+        for span, sequencer in sequencers:
+            if isinstance(span, KeyInterval):
+                self._learn(computation, (span.start, span.end), sequencer)
+            else:
+                self._learn("", span, sequencer)
+        source = self._tables.computation(computation)
+        horizon = watermark
+        if MIN_TIMESTAMP < watermark < MAX_TIMESTAMP:
+            horizon = max(MIN_TIMESTAMP, watermark - slack)
+        if source.advance(watermark, horizon):
+            self._news.horizons = [row for row in self._news.horizons if row[0] != computation]
+            self._news.horizons.append((computation, watermark, horizon))
+
+    def seal(self) -> list[SegmentSealed]:
+        """Segments that have filled up: write their parts, then call ``segment_stored``. At most one per sender."""
+        full = [source for source in self._tables.opaque.values() if len(source.exact) >= self._segment_ids]
+        return [source.seal(self._tables.next_segment()) for source in full]
+
+    def segment_stored(self, name: str) -> None:
+        """Both parts of the segment are in the store: a snapshot from now on relies on them."""
+        for source in self._tables.opaque.values():
+            source.stored(name)
+
+    def uncovered(self) -> list[str]:
+        """Segments taken over, which cost every check of their sender one more filter each until ``cover``ed."""
+        return [name for source in self._tables.opaque.values() for name in source.uncovered()]
+
+    def cover(self, name: str, ids: Sequence[bytes]) -> None:
+        """A segment taken over was read, at leisure."""
+        for source in self._tables.opaque.values():
+            source.cover(name, set(ids))
+
+    def snapshot(self) -> Snapshot:
+        """Everything committed, as base parts. It stands for all deltas committed so far, and none of the later."""
+        return dump(self._tables)
+
+    def replay(self, delta: IdDelta) -> None:
+        """At takeover: apply a delta committed after the snapshot."""
+        self._tables.replay(delta)
+
+    def retire_query(self, query: str) -> None:
+        """The query is over, by an operator's word; its ids and its floor are forgotten."""
+        self._tables.queries.pop(query, None)
+
+    @property
+    def bytes_held(self) -> int:
+        """An estimate of the memory held, in bytes."""
+        return self._tables.bytes_held
+
+    @property
+    def pending_ids(self) -> int:
+        """Ids received and not yet committed."""
+        tables = self._tables
+        held = sum(len(source.pending.ids) for source in tables.positions.values())
+        held += sum(len(source.pending.ids) for source in tables.opaque.values())
+        return held + sum(len(b.pending.ids) for query in tables.queries.values() for b in query.batches.values())
+
+    @property
+    def seen_ids(self) -> int:
+        """Committed ids remembered one by one in memory."""
+        tables = self._tables
+        held = sum(len(source.seen) for source in tables.positions.values())
+        held += sum(len(source.exact) for source in tables.opaque.values())
+        held += sum(len(s.ids) for source in tables.opaque.values() for s in source.segments.values() if s.ids)
+        return held + sum(len(b.seen) for query in tables.queries.values() for b in query.batches.values())
+
+    @property
+    def segment_count(self) -> int:
+        """Sealed segments not yet collected."""
+        return sum(len(source.segments) for source in self._tables.opaque.values())
+
+
+def _ids_of(verdict: Verdict, indexes: Sequence[int] | None) -> Sequence[Any]:
+    ids = verdict._ids
+    if indexes is None:
+        if verdict.all_fresh:
+            return ids
+        indexes = verdict.fresh
+    elif len(indexes) == len(ids):
+        return ids
+    return [ids[index] for index in indexes]

@@ -1,0 +1,221 @@
+"""What a receiver knows of one sequence of positions: marks, and what is committed above them (design §8).
+
+A position belongs to exactly one record, and a record has exactly one key at this consumer. The
+receiver's range is cut into *pieces*, normally one, each with a mark; a position p of key k is known
+to be committed if
+
+    p is in ``seen``,  or  p is below the mark of k's piece and not one of that piece's ``holes``.
+
+Both are facts, so either may be forgotten only where the other implies it: ``seen`` below every mark, and
+nothing else. ``seen`` is shared by the pieces: a fact about a position is true whatever range it is
+looked up from. Holes are what a piece does *not* know, and so belong to it alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from millwheel.core.keys import KeyInterval
+from millwheel.worker.dedup.ids import PositionIds
+from millwheel.worker.dedup.pending import PendingIds
+from millwheel.worker.dedup.verdict import Verdict, Waiter
+
+__all__ = ["Piece", "PositionSource"]
+
+_SLACK = 64
+"""``seen`` is pruned when it has doubled since the last time, which makes pruning O(1) per position."""
+
+
+class Piece:
+    """The keys of ``interval``: all positions below ``mark`` are committed, but for ``holes``."""
+
+    __slots__ = ("holes", "interval", "mark")
+
+    def __init__(self, interval: KeyInterval, mark: int = 0, holes: Iterable[int] = ()) -> None:
+        self.interval = interval
+        self.mark = mark
+        self.holes: set[int] = set(holes)
+
+    def apply(self, mark: int, unacked: set[int], seen: set[int]) -> bool:
+        """Add the sender's statement that all below ``mark`` but ``unacked`` is ACKed; returns whether it is news."""
+        if mark > self.mark:
+            old, holes = self.mark, self.holes
+            self.holes = {h for h in unacked if h < mark and (h in holes if h < old else h not in seen)}
+            self.mark = mark
+            return True
+        if not self.holes:
+            return False
+        filled = {h for h in self.holes if h < mark and h not in unacked}
+        self.holes -= filled
+        return bool(filled)
+
+
+class PositionSource:
+    """One sequence at one receiver. ``pieces`` are disjoint and sorted; keys in none of them are not admitted."""
+
+    __slots__ = ("_prune_at", "_starts", "interval", "origin", "pending", "pieces", "seen", "sequence", "top")
+
+    def __init__(self, sequence: str, interval: KeyInterval, pieces: Sequence[Piece], seen: set[int]) -> None:
+        self.sequence = sequence
+        self.interval = interval
+        self.pieces = list(pieces)
+        self.seen = seen
+        self.top = max(seen, default=-1)
+        """No position above it is seen or pending."""
+        self.pending: PendingIds[int] = PendingIds()
+        self.origin = ""
+        """The injector process that sends it; empty for a journal's sequence."""
+        self._prune_at = _SLACK
+        self._index()
+
+    @property
+    def whole(self) -> bool:
+        """One piece covers the interval."""
+        return len(self.pieces) == 1 and self.pieces[0].interval.covers(self.interval)
+
+    def admit(self) -> None:
+        """Give keys that are in no piece one with mark 0: nothing of the sequence is committed for them."""
+        gaps, at = [], self.interval.start
+        for piece in self.pieces:
+            if at < piece.interval.start:
+                gaps.append(Piece(KeyInterval(at, piece.interval.start)))
+            if piece.interval.end is None:
+                break
+            at = piece.interval.end
+        else:
+            if self.interval.end is None or at < self.interval.end:
+                gaps.append(Piece(KeyInterval(at, self.interval.end)))
+        self.pieces = sorted([*self.pieces, *gaps], key=lambda piece: piece.interval.start)
+        self._index()
+
+    def admits(self, keys: Sequence[bytes]) -> bool:
+        """Whether every key is in a piece."""
+        return self._covered() or all(self._piece(key) is not None for key in keys)
+
+    def check(self, ids: PositionIds, keys: Sequence[bytes], verdict: Verdict) -> None:
+        """Judge the positions; every key is in a piece."""
+        positions = ids.positions
+        if not positions:
+            verdict.all_fresh = True
+            return
+        pieces = self.pieces
+        lowest = min(positions)
+        floor = pieces[0].mark if len(pieces) == 1 else max(piece.mark for piece in pieces)
+        if lowest >= floor and self._take_all(positions, lowest):
+            verdict.all_fresh = True
+        elif len(pieces) == 1 and not pieces[0].holes and max(positions) < floor:
+            self._check_below_mark(positions, verdict)
+        else:
+            self._check_each(positions, keys, verdict)
+
+    def _take_all(self, positions: Sequence[int], lowest: int) -> bool:
+        distinct = set(positions)
+        if len(distinct) != len(positions):
+            return False
+        pending = self.pending.ids
+        if lowest <= self.top and not (distinct.isdisjoint(pending) and distinct.isdisjoint(self.seen)):
+            return False
+        pending |= distinct
+        self.top = max(self.top, max(positions))
+        return True
+
+    def _check_below_mark(self, positions: Sequence[int], verdict: Verdict) -> None:
+        if self.pending.ids.isdisjoint(positions):
+            verdict.duplicates = range(len(positions))
+        else:
+            self._check_each(positions, (b"",) * len(positions), verdict)
+
+    def _check_each(self, positions: Sequence[int], keys: Sequence[bytes], verdict: Verdict) -> None:
+        pending, seen = self.pending.ids, self.seen
+        single = self.pieces[0] if len(self.pieces) == 1 else None
+        fresh: list[int] = []
+        duplicates: list[int] = []
+        waiting: list[int] = []
+        for index, position in enumerate(positions):
+            if position in pending:
+                waiting.append(index)
+                self.pending.wait(position, verdict, index)
+                continue
+            piece = single or self._piece(keys[index])
+            if position in seen or (piece is not None and position < piece.mark and position not in piece.holes):
+                duplicates.append(index)
+            else:
+                fresh.append(index)
+                pending.add(position)
+        self.top = max(self.top, max(positions))
+        verdict.fresh, verdict.duplicates, verdict.waiting = fresh, duplicates, waiting
+
+    def state_mark(self, mark: int, unacked: Sequence[int]) -> bool:
+        """Apply the sender's statement to the whole interval; returns whether it was news."""
+        pieces = self.pieces
+        if len(pieces) == 1 and mark <= pieces[0].mark and not pieces[0].holes:
+            return False
+        open_ = set(unacked)
+        news = [piece.apply(mark, open_, self.seen) for piece in pieces]
+        if not any(news):
+            return False
+        self._coalesce()
+        self._prune()
+        return True
+
+    def commit(self, positions: Sequence[int]) -> list[Waiter]:
+        """The pending positions are committed; returns the copies that waited for that."""
+        released = self.pending.settle(positions)
+        self.remember(positions)
+        return released
+
+    def remember(self, positions: Sequence[int]) -> None:
+        """The positions are committed."""
+        self.seen.update(positions)
+        self.top = max(self.top, max(positions))
+        for piece in self.pieces:
+            if piece.holes:
+                piece.holes.difference_update(positions)
+
+    def inherited_by(self, interval: KeyInterval) -> list[Piece]:
+        """Copies of the pieces, cut to ``interval``: what a child of the receiver starts from."""
+        found = []
+        for piece in self.pieces:
+            common = piece.interval.intersection(interval)
+            if common is not None:
+                found.append(Piece(common, piece.mark, piece.holes))
+        return found
+
+    def _prune(self) -> None:
+        # Not while keys are unadmitted: for them ``seen`` is all there is.
+        if not self._covered():
+            return
+        mark = min(piece.mark for piece in self.pieces)
+        if mark > self.top:
+            self.seen.clear()
+        elif len(self.seen) >= self._prune_at:
+            self.seen = {position for position in self.seen if position >= mark}
+            self._prune_at = 2 * len(self.seen) + _SLACK
+
+    def _coalesce(self) -> None:
+        first = self.pieces[0]
+        if len(self.pieces) == 1 or not self._covered():
+            return
+        if all(piece.mark == first.mark and piece.holes == first.holes for piece in self.pieces):
+            self.pieces = [Piece(self.interval, first.mark, first.holes)]
+            self._index()
+
+    def _index(self) -> None:
+        self._starts = [piece.interval.start for piece in self.pieces]
+
+    def _piece(self, key: bytes) -> Piece | None:
+        at = bisect_right(self._starts, key) - 1
+        return self.pieces[at] if at >= 0 and key in self.pieces[at].interval else None
+
+    def _covered(self) -> bool:
+        """Whether the pieces leave no key of the interval out."""
+        pieces = self.pieces
+        if len(pieces) == 1:
+            return pieces[0].interval.covers(self.interval)
+        at: bytes | None = self.interval.start
+        for piece in pieces:
+            if at is None or piece.interval.start > at:
+                return False
+            at = piece.interval.end
+        return at is None or (self.interval.end is not None and at >= self.interval.end)

@@ -1,0 +1,180 @@
+"""All that a Dedup has committed, as base parts; and what children of a split or merge start from (design §5, §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.core.keys import KeyInterval
+from millwheel.worker.dedup.delta import FORMAT, decode_positions, decode_sequencer, encode_positions
+from millwheel.worker.dedup.ids import split_ids
+from millwheel.worker.dedup.opaque import OpaqueSource
+from millwheel.worker.dedup.positions import Piece, PositionSource
+from millwheel.worker.dedup.segments import Segment
+from millwheel.worker.dedup.tables import Tables
+from millwheel.worker.dedup.verdict import DedupError
+
+__all__ = ["Snapshot", "dump", "inherit", "load"]
+
+_ROW_IDS: Final = 16_384
+_BLOB_BYTES: Final = 1 << 20
+"""A blob is closed when its rows reach this size; a row is at most a quarter of it."""
+
+Row = list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Base parts. ``segments`` are the stored id segments that the blobs rely on: they stay until a later
+    snapshot, named by the journal's head, relies on them no more."""
+
+    blobs: tuple[bytes, ...]
+    segments: tuple[str, ...]
+
+
+def dump(tables: Tables) -> Snapshot:
+    """The committed knowledge as it now stands; what is pending is not part of it."""
+    encode = msgspec.msgpack.Encoder().encode
+    blobs: list[bytes] = []
+    rows: list[bytes] = []
+    size = 0
+    for row in _rows(tables):
+        rows.append(encode(row))
+        size += len(rows[-1])
+        if size >= _BLOB_BYTES:
+            blobs.append(_blob(rows))
+            rows, size = [], 0
+    blobs.append(_blob(rows))
+    stored = [n for source in tables.opaque.values() for n, segment in source.segments.items() if segment.ids is None]
+    return Snapshot(tuple(blobs), tuple(stored))
+
+
+def _blob(rows: list[bytes]) -> bytes:
+    return msgspec.msgpack.encode((FORMAT, [msgspec.Raw(row) for row in rows]))
+
+
+def _rows(tables: Tables) -> Iterator[Row]:
+    yield ["counter", tables.segment_number]
+    for row in tables.sequencers.rows():
+        yield ["sequencer", *row]
+    for source in tables.positions.values():
+        pieces = [[p.interval.start, p.interval.end, p.mark, sorted(p.holes)] for p in source.pieces]
+        yield ["sequence", source.sequence, source.origin, pieces]
+        for chunk in _chunks(sorted(source.seen)):
+            yield ["seen", source.sequence, *encode_positions(chunk)]
+    for opaque in tables.opaque.values():
+        yield from _opaque_rows(opaque)
+    for query in tables.queries.values():
+        if query.floor is not None:
+            yield ["floor", query.query, query.floor]
+            for batch in query.batches.values():
+                for ids in _chunks(sorted(batch.seen)):
+                    yield ["batch", query.query, batch.batch, b"".join(ids)]
+
+
+def _opaque_rows(source: OpaqueSource) -> Iterator[Row]:
+    yield ["horizon", source.computation, source.watermark, source.horizon]
+    for group in source.groups:
+        for ids in _chunks(group.ids):
+            yield ["ids", source.computation, group.collect, b"".join(ids)]
+    for segment in source.segments.values():
+        if segment.ids is None:
+            yield ["segment", source.computation, segment.name, segment.collect, segment.count]
+        else:
+            for ids in _chunks(list(segment.ids)):
+                yield ["ids", source.computation, segment.collect, b"".join(ids)]
+
+
+def _chunks(ids: list[Any]) -> Iterator[list[Any]]:
+    return (ids[at : at + _ROW_IDS] for at in range(0, len(ids), _ROW_IDS))
+
+
+def load(tables: Tables, blobs: Iterable[bytes], filters: Mapping[str, bytes]) -> None:
+    """Put a snapshot into empty ``tables``. ``filters``: the stored filter of each of its segments."""
+    for blob in blobs:
+        number, rows = msgspec.msgpack.decode(blob)
+        if number != FORMAT:
+            raise DedupError(f"ids of format {number}; this version reads format {FORMAT}")
+        for kind, *rest in rows:
+            _load_row(tables, kind, rest, filters)
+
+
+def _load_row(tables: Tables, kind: str, row: Row, filters: Mapping[str, bytes]) -> None:
+    match kind:
+        case "counter":
+            tables.segment_number = row[0]
+        case "sequencer":
+            tables.sequencers.learn(*decode_sequencer(row))
+        case "sequence":
+            name, origin, pieces = row
+            cut = [Piece(KeyInterval(start, end), mark, holes) for start, end, mark, holes in pieces]
+            source = tables.positions[name] = PositionSource(name, tables.interval, cut, set())
+            source.origin = origin
+        case "seen":
+            tables.positions[row[0]].remember(decode_positions(row[1:]))
+        case "horizon":
+            tables.computation(row[0]).watermark, tables.computation(row[0]).horizon = row[1], row[2]
+        case "ids":
+            tables.computation(row[0]).remember(row[1], split_ids(row[2]))
+        case "segment":
+            computation, name, collect, count = row
+            if name not in filters:
+                raise DedupError(f"the filter of id segment {name} is missing")
+            tables.computation(computation).segments[name] = Segment.load(name, collect, count, filters[name])
+        case "floor":
+            tables.query(row[0]).floor = row[1]
+        case "batch":
+            tables.query(row[0]).remember(row[1], split_ids(row[2]))
+        case _:
+            raise DedupError(f"row {kind!r} of a snapshot is unknown")
+
+
+def inherit(tables: Tables, parents: Sequence[Tables]) -> None:
+    """Put into empty ``tables`` what ``parents`` knew: one parent of a split, or those of a merge.
+
+    Facts are united. A sequence that one parent had no marks for has none for its keys here either:
+    it may have been retired there, and must be asked for again before it is taken for new.
+    """
+    for parent in parents:
+        for row in parent.sequencers.rows():
+            tables.sequencers.learn(*row)
+    for name in dict.fromkeys(name for parent in parents for name in parent.positions):
+        sources = [parent.positions[name] for parent in parents if name in parent.positions]
+        tables.positions[name] = _inherit_sequence(tables.interval, sources)
+    for parent in parents:
+        for opaque in parent.opaque.values():
+            _inherit_opaque(tables.computation(opaque.computation), opaque)
+        for query in parent.queries.values():
+            if query.floor is not None:
+                child = tables.query(query.query)
+                child.floor = max(query.floor, query.floor if child.floor is None else child.floor)
+                for batch in query.batches.values():
+                    if batch.seen:
+                        child.remember(batch.batch, list(batch.seen))
+                child.forget_below_floor()
+
+
+def _inherit_sequence(interval: KeyInterval, sources: Sequence[PositionSource]) -> PositionSource:
+    pieces = sorted(
+        (piece for source in sources for piece in source.inherited_by(interval)), key=lambda piece: piece.interval.start
+    )
+    child = PositionSource(sources[0].sequence, interval, pieces, set().union(*(source.seen for source in sources)))
+    child.origin = sources[0].origin
+    return child
+
+
+def _inherit_opaque(child: OpaqueSource, parent: OpaqueSource) -> None:
+    child.horizon = max(child.horizon, parent.horizon)
+    child.watermark = max(child.watermark, parent.watermark)
+    for group in parent.groups:
+        ids = [id_ for id_ in group.ids if id_ not in child.exact]
+        if ids:
+            child.remember(group.collect, ids)
+    for segment in parent.segments.values():
+        if segment.ids is None:
+            child.segments.setdefault(segment.name, segment)
+        else:
+            child.remember(segment.collect, list(segment.ids))

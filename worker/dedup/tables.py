@@ -1,0 +1,92 @@
+"""The committed knowledge of a Dedup: everything that a takeover finds again, and how facts are applied to it."""
+
+from __future__ import annotations
+
+from millwheel.core.keys import KeyInterval
+from millwheel.worker.dedup.batches import BatchQuery
+from millwheel.worker.dedup.delta import IdDelta
+from millwheel.worker.dedup.opaque import OpaqueSource
+from millwheel.worker.dedup.positions import Piece, PositionSource
+from millwheel.worker.dedup.segments import SegmentCache
+from millwheel.worker.dedup.sequencers import SequencerMap
+
+__all__ = ["Tables"]
+
+
+class Tables:
+    """Sequences, opaque sources, queries and sequencers of one receiving interval."""
+
+    __slots__ = ("cache", "interval", "journal", "opaque", "positions", "queries", "segment_number", "sequencers")
+
+    def __init__(self, interval: KeyInterval, journal: str, cached_segments: int) -> None:
+        self.interval = interval
+        self.journal = journal
+        self.cache = SegmentCache(cached_segments)
+        self.positions: dict[str, PositionSource] = {}
+        self.opaque: dict[str, OpaqueSource] = {}
+        self.queries: dict[str, BatchQuery] = {}
+        self.sequencers = SequencerMap()
+        self.segment_number = 0
+
+    def sequence(self, name: str) -> PositionSource:
+        """The sequence, new (and wholly admitted) if it is not known."""
+        source = self.positions.get(name)
+        if source is None:
+            source = self.positions[name] = PositionSource(name, self.interval, [Piece(self.interval)], set())
+        return source
+
+    def computation(self, name: str) -> OpaqueSource:
+        """The sending computation's ids, none yet if it is not known."""
+        source = self.opaque.get(name)
+        if source is None:
+            source = self.opaque[name] = OpaqueSource(name, self.cache)
+        return source
+
+    def query(self, name: str) -> BatchQuery:
+        """The query, without a floor if it is not known."""
+        source = self.queries.get(name)
+        if source is None:
+            source = self.queries[name] = BatchQuery(name)
+        return source
+
+    def next_segment(self) -> str:
+        """A name that no living segment of this receiver bears: the part's id adds its writer's sequencer."""
+        self.segment_number += 1
+        return f"{self.journal}/{self.segment_number}"
+
+    def admit(self, sequence: str, origin: str) -> PositionSource:
+        """Nothing of the sequence is committed for the keys that it has no mark for."""
+        source = self.sequence(sequence)
+        source.origin = origin
+        source.admit()
+        return source
+
+    def replay(self, delta: IdDelta) -> None:
+        """Apply a committed delta: refusals first, so that nothing is forgotten that would be taken as fresh."""
+        for row in delta.sequencers:
+            self.sequencers.learn(*row)
+        for sequence, origin in delta.admitted:
+            self.admit(sequence, origin)
+        for sequence, positions in delta.positions:
+            self.sequence(sequence).remember(positions)
+        for sequence, mark, unacked in delta.marks:
+            self.sequence(sequence).state_mark(mark, unacked)
+        for sequence in delta.retired:
+            self.positions.pop(sequence, None)
+        for computation, watermark, horizon in delta.horizons:
+            self.computation(computation).advance(watermark, horizon)
+        for computation, collect, ids in delta.opaque:
+            self.computation(computation).remember(collect, ids)
+        for query, batch, ids in delta.batches:
+            self.query(query).remember(batch, ids)
+
+    @property
+    def bytes_held(self) -> int:
+        """An estimate of the memory; a position in a set costs its object and a slot."""
+        held = self.cache.bytes_held
+        for source in self.positions.values():
+            held += 90 * (len(source.seen) + len(source.pending.ids) + sum(len(p.holes) for p in source.pieces)) + 1_000
+        held += sum(source.bytes_held + 1_000 for source in self.opaque.values())
+        for query in self.queries.values():
+            held += sum(120 * (len(b.seen) + len(b.pending.ids)) + 1_000 for b in query.batches.values())
+        return held
