@@ -14,7 +14,7 @@ from zlib import crc32
 
 from millwheel.coordination.contract import Change, Snapshot
 from millwheel.core import catalog_keys as keys
-from millwheel.core.interval_map import IntervalTable
+from millwheel.core.interval_table import IntervalTable
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import common_pb2 as common
 from millwheel.rpc.v1 import topology_pb2 as specs

@@ -11,7 +11,8 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
-from millwheel.rpc.failures import FailureCode, Fault, RequestError
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.sdk.errors import Problem
 
 __all__ = ["abort", "answering", "calling", "from_rpc_error", "to_status"]
 
@@ -28,10 +29,10 @@ def to_status(error: RequestError) -> status_pb2.Status:
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=metadata)
     status = status_pb2.Status(code=error.code.value, message=error.message)
     status.details.append(_packed(info))
-    if error.faults:
+    if error.problems:
         bad = error_details_pb2.BadRequest()
-        for fault in error.faults:
-            bad.field_violations.add(field=fault.where, description=fault.message)
+        for problem in error.problems:
+            bad.field_violations.add(field=problem.where, description=problem.message)
         status.details.append(_packed(bad))
     return status
 
@@ -72,7 +73,7 @@ def from_rpc_error(error: grpc.aio.AioRpcError, address: str = "") -> RequestErr
         status.message,
         info.metadata.get(_REMEDY, ""),
         reason=info.reason,
-        faults=[Fault(violation.field, violation.description) for violation in bad.field_violations],
+        problems=[Problem(violation.field, violation.description) for violation in bad.field_violations],
         leader=info.metadata.get(_LEADER, ""),
     )
 

@@ -7,12 +7,11 @@ details, and a client turns that back into an equal :class:`RequestError` (:mod:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
-from millwheel.sdk.errors import MillwheelError
+from millwheel.sdk.errors import MillwheelError, Problem
 
-__all__ = ["FailureCode", "Fault", "RequestError"]
+__all__ = ["FailureCode", "RequestError"]
 
 
 class FailureCode(Enum):
@@ -36,18 +35,10 @@ class FailureCode(Enum):
     UNAUTHENTICATED = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One thing wrong with a request: where in it, and what is wrong and to be done."""
-
-    where: str
-    message: str
-
-
 class RequestError(MillwheelError):
     """A request that failed: ``message`` says what is wrong and where, ``remedy`` what to do.
 
-    ``reason`` is a short constant for programs (UPPER_SNAKE_CASE), ``faults`` everything wrong with the
+    ``reason`` is a short constant for programs (UPPER_SNAKE_CASE), ``problems`` everything wrong with the
     request where there can be several things, and ``leader`` where to ask instead, if that is known.
     """
 
@@ -58,7 +49,7 @@ class RequestError(MillwheelError):
         remedy: str = "",
         *,
         reason: str = "",
-        faults: Sequence[Fault] = (),
+        problems: Sequence[Problem] = (),
         leader: str = "",
     ) -> None:
         super().__init__(message)
@@ -66,12 +57,12 @@ class RequestError(MillwheelError):
         self.message = message
         self.remedy = remedy
         self.reason = reason or code.name
-        self.faults = tuple(faults)
+        self.problems = tuple(problems)
         self.leader = leader
 
     def __str__(self) -> str:
-        lines = [self.message, *(f"  {fault.where}: {fault.message}" for fault in self.faults)]
+        lines = [self.message, *(f"  {problem}" for problem in self.problems)]
         if self.remedy:
-            lines[0] += f": {self.remedy}" if not self.faults else ""
-            lines += [self.remedy] if self.faults else []
+            lines[0] += f": {self.remedy}" if not self.problems else ""
+            lines += [self.remedy] if self.problems else []
         return "\n".join(lines)
