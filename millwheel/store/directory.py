@@ -11,8 +11,10 @@ import fcntl
 import json
 import os
 import shlex
+import shutil
 import socket
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -105,8 +107,10 @@ class DatabaseDirectory:
         since = datetime.now(UTC).isoformat(timespec="seconds")
         command = shlex.join(sys.argv)[:200]
         text = f"process {os.getpid()} on host {socket.gethostname()} since {since} (command: {command})\n".encode()
-        os.pwrite(descriptor, text, 0)
-        os.ftruncate(descriptor, len(text))
+        # Only a courtesy to whoever is kept out: a full disk must not be reported as a lock.
+        with suppress(OSError):
+            os.pwrite(descriptor, text, 0)
+            os.ftruncate(descriptor, len(text))
         return descriptor
 
     def _check_marker(self) -> None:
@@ -120,7 +124,10 @@ class DatabaseDirectory:
                 f"{DIRECTORY_FORMAT}: use the version of MillWheel that wrote it, or another directory"
             )
         self.is_new = found.get("state") == "creating"
-        if not self.is_new and not (self.data / "CURRENT").exists():
+        if self.is_new:
+            # An earlier creation did not come to its end: nothing was ever acknowledged from it.
+            shutil.rmtree(self.data, ignore_errors=True)
+        elif not (self.data / "CURRENT").exists():
             raise StoreError(
                 f"{self.path} is marked as a database, but {self.data} holds none: its files were removed. "
                 "Restore them from a snapshot, or name an empty directory to start anew"

@@ -109,7 +109,11 @@ class Rocks:
         self._states: Rdict | None = None
         self._family: ColumnFamily | None = None
         self._open()
-        directory.mark_ready()
+        try:
+            directory.mark_ready()
+        except BaseException:
+            self._shut()
+            raise
 
     # Writing: one thread.
 

@@ -1,0 +1,175 @@
+"""Two owners compete for journals, and a naive model says what each call must answer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from millwheel.core.keys import ALL_KEYS
+from millwheel.store.contract import (
+    TERMINAL_SEQUENCER,
+    Append,
+    JournalHead,
+    SequencerRefusedError,
+    StateRow,
+    StateStore,
+)
+from tests.contracts.implementations import STORES
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+_numbers = itertools.count()
+OWNERS = st.sampled_from([0, 1])
+KEYS = st.sampled_from([b"", b"a", b"b", b"c"])
+
+
+@dataclass
+class Model:
+    """A journal as a list; the rows as a dictionary from key to the row of the largest commit."""
+
+    sequencer: int = 0
+    commit: int = 0
+    floor: int = 0
+    deleted: int = 1
+    entries: list[bytes] = field(default_factory=list)
+    rows: dict[bytes, StateRow] = field(default_factory=dict)
+
+
+class Competition(RuleBasedStateMachine):
+    """Owners act on what they believe: the sequencer that they fenced with, and the commit that they saw."""
+
+    store: StateStore
+    run: Run
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = f"model.j{next(_numbers)}"
+        self.computation = f"computation.{self.name}"
+        self.model = Model()
+        self.next_sequencer = 1
+        self.believed = {0: (0, 0), 1: (0, 0)}
+        type(self).run(self.store.create_journal(self.name))
+
+    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return type(self).run(work)
+        except SequencerRefusedError as refused:
+            assert (refused.sequencer, refused.commit) == (self.model.sequencer, self.model.commit)  # noqa: PT017
+            return refused
+
+    @rule(owner=OWNERS, old=st.booleans())
+    def fence(self, owner: int, old: bool) -> None:
+        model = self.model
+        if old:
+            sequencer = max(1, self.next_sequencer - 2)
+        else:
+            sequencer = self.next_sequencer
+            self.next_sequencer += 1
+        result = self.call(self.store.fence(self.name, sequencer))
+        if sequencer > model.sequencer:
+            model.sequencer = sequencer
+            assert result == JournalHead(sequencer, model.commit, model.floor, ())
+            self.believed[owner] = (sequencer, model.commit)
+        else:
+            assert isinstance(result, SequencerRefusedError)
+
+    @rule(
+        owner=OWNERS, skew=st.sampled_from([0, 0, 0, 0, -1, 1]), advance=st.integers(0, 2), blob=st.binary(max_size=20)
+    )
+    def append(self, owner: int, skew: int, advance: int, blob: bytes) -> None:
+        model = self.model
+        sequencer, commit = self.believed[owner]
+        commit += 1 + skew
+        floor = max(0, min(model.floor + advance, commit))
+        holds = (sequencer, commit) == (model.sequencer, model.commit + 1) and sequencer != TERMINAL_SEQUENCER
+        if holds:
+            floor = max(floor, model.floor)
+        result = self.call(self.store.append(self.name, Append(sequencer, commit, floor, (), blob)))
+        if holds:
+            assert result is None
+            model.commit, model.floor = commit, floor
+            model.entries.append(blob)
+            self.believed[owner] = (sequencer, commit)
+        else:
+            assert isinstance(result, SequencerRefusedError)
+
+    @rule(owner=OWNERS)
+    @precondition(lambda self: self.model.commit > 6)
+    def seal(self, owner: int) -> None:
+        model = self.model
+        sequencer, _ = self.believed[owner]
+        result = self.call(self.store.seal(self.name, sequencer))
+        if model.sequencer in (sequencer, TERMINAL_SEQUENCER):
+            model.sequencer = TERMINAL_SEQUENCER
+            assert result == JournalHead(TERMINAL_SEQUENCER, model.commit, model.floor, ())
+        else:
+            assert isinstance(result, SequencerRefusedError)
+
+    @rule()
+    def delete_entries(self) -> None:
+        self.model.deleted = self.model.floor + 1
+        self.call(self.store.delete_entries(self.name, self.model.floor + 1))
+
+    @rule(owner=OWNERS, changes=st.lists(st.tuples(KEYS, st.integers(0, 5), st.booleans()), max_size=5))
+    def write_states(self, owner: int, changes: list[tuple[bytes, int, bool]]) -> None:
+        """Rows of any commit that was made and that the floor has not passed."""
+        model = self.model
+        commits = [(key, model.commit - back, kept) for key, back, kept in changes]
+        rows = [
+            StateRow(key, commit, b"%d of %s" % (commit, key) if kept else b"")
+            for key, commit, kept in commits
+            if commit > model.floor
+        ]
+        # A row's content is what its commit left: one commit leaves one state of a key.
+        unique = {(row.key, row.commit): row for row in rows}
+        rows = [row for row in rows if unique[row.key, row.commit] is row and self._agrees(row)]
+        sequencer, _ = self.believed[owner]
+        self.call(self.store.write_states(self.computation, self.name, sequencer, rows))
+        if sequencer == model.sequencer:
+            for row in rows:
+                if row.key not in model.rows or model.rows[row.key].commit <= row.commit:
+                    model.rows[row.key] = row
+
+    def _agrees(self, row: StateRow) -> bool:
+        known = self.model.rows.get(row.key)
+        return known is None or known.commit != row.commit or known == row
+
+    @invariant()
+    def head_and_entries_agree(self) -> None:
+        model = self.model
+        assert self.call(self.store.read_head(self.name)) == JournalHead(model.sequencer, model.commit, model.floor, ())
+        first = max(model.deleted, 1)
+        assert self.call(self.store.read_entries(self.name, first, model.commit)) == model.entries[first - 1 :]
+
+    @invariant()
+    def rows_agree(self) -> None:
+        kept = [row for _, row in sorted(self.model.rows.items()) if row.blob]
+        assert self.call(self.store.scan_states(self.computation, ALL_KEYS, None, 100)) == kept
+        found = self.call(self.store.read_states(self.computation, sorted(self.model.rows)))
+        assert [row for row in found if row is not None] == kept
+
+
+@pytest.fixture(params=[name for name in STORES if name != "embedded-reopened"])
+def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[type[Competition]]:
+    with asyncio.Runner() as runner:
+        manager = STORES[request.param](tmp_path)
+
+        class Bound(Competition):
+            store = runner.run(manager.__aenter__())
+            run = staticmethod(runner.run)
+
+        yield Bound
+        runner.run(manager.__aexit__(None, None, None))
+
+
+def test_g3_two_owners_see_what_one_journal_allows_6_2(machine: type[Competition]) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))

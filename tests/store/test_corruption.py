@@ -1,0 +1,104 @@
+"""A damaged value is named, and never read as if it were whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millwheel.coordination.contract import Put
+from millwheel.core.keys import ALL_KEYS
+from millwheel.store import layout
+from millwheel.store.contract import Append, CorruptValueError, PartId, StateRow
+from millwheel.store.database import EmbeddedDatabase
+from millwheel.store.directory import DatabaseDirectory
+from millwheel.store.rocks import Batch, Rocks
+
+PART = PartId("timers", 5, 1)
+STATE_KEY = layout.state_prefix("c") + b"key"
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    async with await EmbeddedDatabase.open(tmp_path / "db") as database:
+        store = database.store
+        for journal in ("j", "k"):
+            await store.create_journal(journal)
+            await store.fence(journal, 5)
+            await store.write_part(journal, PART, b"part")
+            for commit in (1, 2, 3):
+                await store.append(journal, Append(5, commit, 0, (PART,), b"entry %d" % commit))
+        await store.write_states("c", "j", 5, [StateRow(b"key", 3, b"state"), StateRow(b"other", 3, b"whole")])
+        await database.coordinator.transact([], [Put("topologies/t", b"value")])
+    return tmp_path / "db"
+
+
+def flip(path: Path, key: bytes, *, state: bool = False) -> None:
+    """Flip one bit of the last byte of a stored value, past all of our code but the key's spelling."""
+    directory = DatabaseDirectory(path)
+    rocks = Rocks(directory)
+    (value,) = rocks.get([key], state=state)
+    assert value is not None
+    batch = Batch(rocks)
+    damaged = value[:-1] + bytes((value[-1] ^ 1,))
+    if state:
+        batch.put(key, damaged, rocks.state_family)
+    else:
+        batch.put(key, damaged)
+    rocks.write(batch)
+    rocks.close()
+    directory.release()
+
+
+async def test_a_damaged_entry_is_named(path: Path) -> None:
+    flip(path, layout.entry_key("j", 2))
+    async with await EmbeddedDatabase.open(path) as database:
+        with pytest.raises(CorruptValueError, match="entry 2 of journal j: checksum"):
+            await database.store.read_entries("j", 1, 3)
+        assert await database.store.read_entries("j", 3, 3) == [b"entry 3"]
+        assert len(await database.store.read_entries("k", 1, 3)) == 3
+
+
+async def test_a_damaged_part_is_named(path: Path) -> None:
+    flip(path, layout.part_key("j", PART))
+    async with await EmbeddedDatabase.open(path) as database:
+        with pytest.raises(CorruptValueError, match="part 'timers' of journal j"):
+            await database.store.read_parts("j", [PART])
+        assert await database.store.read_parts("k", [PART]) == [b"part"]
+
+
+@pytest.mark.parametrize(("key", "name"), [(layout.head_key("j"), "head"), (layout.parts_key("j"), "part list")])
+async def test_a_damaged_head_is_named_and_stops_its_journal_alone(path: Path, key: bytes, name: str) -> None:
+    flip(path, key)
+    async with await EmbeddedDatabase.open(path) as database:
+        store = database.store
+        for call in (
+            store.read_head("j"),
+            store.fence("j", 9),
+            store.seal("j", 5),
+            store.append("j", Append(5, 4, 0, (), b"")),
+            store.create_journal("j"),
+            store.write_states("c", "j", 5, [StateRow(b"key", 3, b"")]),
+        ):
+            with pytest.raises(CorruptValueError, match=f"{name} of journal j: checksum"):
+                await call
+        assert (await store.fence("k", 9)).commit == 3
+
+
+async def test_a_damaged_row_is_named_by_its_key(path: Path) -> None:
+    flip(path, STATE_KEY, state=True)
+    async with await EmbeddedDatabase.open(path) as database:
+        with pytest.raises(CorruptValueError, match="state of key 'key' of computation c"):
+            await database.store.read_states("c", [b"key"])
+        with pytest.raises(CorruptValueError, match="'key'"):
+            await database.store.scan_states("c", ALL_KEYS, None, 10)
+        assert await database.store.read_states("c", [b"other"]) == [StateRow(b"other", 3, b"whole")]
+
+
+async def test_a_damaged_coordinator_key_is_named_and_nothing_is_opened(path: Path) -> None:
+    flip(path, b"cktopologies/t")
+    with pytest.raises(CorruptValueError, match="key 'topologies/t' of the coordinator"):
+        await EmbeddedDatabase.open(path)
+    flip(path, b"cktopologies/t")
+    async with await EmbeddedDatabase.open(path) as database:
+        assert await database.coordinator.get("topologies/t") is not None

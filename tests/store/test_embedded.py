@@ -1,0 +1,246 @@
+"""What the embedded store does beyond the contract: group commit, slices, forgetting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from millwheel.store import layout
+from millwheel.store.contract import (
+    Append,
+    SequencerRefusedError,
+    StateRow,
+    StoreError,
+    StoreUnavailableError,
+)
+from millwheel.store.database import EmbeddedDatabase
+from millwheel.store.directory import DatabaseDirectory
+from millwheel.store.embedded import EmbeddedStore
+from millwheel.store.rocks import Batch, Rocks
+from millwheel.store.writer import StoreThread
+
+
+class WatchedRocks(Rocks):
+    """A real database that counts its writes and syncs, and whose log can be made to fail."""
+
+    writes = 0
+    syncs = 0
+    fail_before = False
+    fail_after = False
+
+    def write(self, batch: Batch) -> None:
+        self.writes += 1
+        if self.fail_before:
+            self._failure = "injected"
+        super().write(batch)
+        if self.fail_after:
+            self._failure = "injected"
+            raise StoreUnavailableError("injected")
+
+    def sync(self) -> None:
+        self.syncs += 1
+        super().sync()
+
+    def recover(self) -> bool:
+        if self.fail_before or self.fail_after:
+            raise StoreUnavailableError("still failing")
+        return super().recover()
+
+
+@dataclass
+class Opened:
+    rocks: WatchedRocks
+    thread: StoreThread
+    store: EmbeddedStore = field(init=False)
+
+
+@pytest.fixture
+async def opened(tmp_path: Path) -> AsyncIterator[Opened]:
+    directory = DatabaseDirectory(tmp_path / "db")
+    rocks = WatchedRocks(directory)
+    thread = StoreThread(rocks)
+    opened = Opened(rocks, thread)
+
+    def close() -> None:
+        thread.close()
+        rocks.close()
+
+    opened.store = EmbeddedStore(rocks, thread, close)
+    await opened.store.create_journal("j")
+    await opened.store.fence("j", 5)
+    rocks.writes = rocks.syncs = 0
+    yield opened
+    await opened.store.close()
+    directory.release()
+
+
+def entry(commit: int, *, floor: int = 0, sync: bool = True) -> Append:
+    return Append(5, commit, floor, (), b"entry %d" % commit, sync)
+
+
+async def test_what_waits_together_is_committed_with_one_sync_in_order(opened: Opened) -> None:
+    await asyncio.gather(*(opened.store.append("j", entry(commit)) for commit in range(1, 201)))
+    assert opened.rocks.syncs < 50
+    assert await opened.store.read_entries("j", 1, 200) == [b"entry %d" % commit for commit in range(1, 201)]
+
+
+async def test_an_unsynced_append_does_not_sync_and_a_synced_one_in_its_group_does(opened: Opened) -> None:
+    for commit in range(1, 6):
+        await opened.store.append("j", entry(commit, sync=False))
+    assert (opened.rocks.writes, opened.rocks.syncs) == (5, 0)
+    await asyncio.gather(
+        opened.store.append("j", entry(6, sync=False)),
+        opened.store.append("j", entry(7)),
+        opened.store.append("j", entry(8, sync=False)),
+    )
+    assert opened.rocks.syncs >= 1
+
+
+async def test_a_refusal_writes_nothing(opened: Opened) -> None:
+    with pytest.raises(SequencerRefusedError):
+        await opened.store.append("j", entry(3))
+    assert (opened.rocks.writes, opened.rocks.syncs) == (0, 0)
+
+
+async def test_an_append_does_not_wait_for_a_flush_that_was_asked_for_before(opened: Opened) -> None:
+    await opened.store.append("j", entry(1))
+    rows = [StateRow(b"%d" % number, 1, bytes(100)) for number in range(50_000)]
+    flush = asyncio.ensure_future(opened.store.write_states("c", "j", 5, rows))
+    await asyncio.sleep(0)
+    for commit in range(2, 12):
+        await opened.store.append("j", entry(commit))
+        assert not flush.done()
+    await flush
+    assert (await opened.store.read_states("c", [b"49999"]))[0] == rows[-1]
+
+
+async def test_g3_a_fence_ends_a_flush_that_is_under_way_6_2(opened: Opened) -> None:
+    await opened.store.append("j", entry(1))
+    rows = [StateRow(b"%06d" % number, 1, b"old owner") for number in range(50_000)]
+    flush = asyncio.ensure_future(opened.store.write_states("c", "j", 5, rows))
+    await asyncio.sleep(0)
+    await opened.store.fence("j", 6)
+    written = [rows[-1]] if flush.done() else [None]
+    await flush
+    assert await opened.store.read_states("c", [b"049999"]) == written == [None]
+
+
+async def test_g2_a_row_ahead_of_its_entry_is_refused(opened: Opened) -> None:
+    await opened.store.append("j", entry(1))
+    with pytest.raises(StoreError, match="commit 2"):
+        await opened.store.write_states("c", "j", 5, [StateRow(b"k", 1, b"x"), StateRow(b"k", 2, b"x")])
+    assert await opened.store.read_states("c", [b"k"]) == [None]
+
+
+async def test_emptied_rows_leave_nothing_once_the_floor_has_passed_them(opened: Opened) -> None:
+    store, rocks = opened.store, opened.rocks
+    for commit in (1, 2, 3):
+        await store.append("j", entry(commit))
+    rows = [StateRow(b"%04d" % number, 2, b"") for number in range(1200)]
+    await store.write_states("c", "j", 5, [*rows, StateRow(b"kept", 3, b"state"), StateRow(b"later", 3, b"")])
+    await store.write_states("c", "j", 5, [StateRow(b"0007", 3, b"set again")])
+    state_range, marks = (b"c\0", b"c\1"), (layout.CLEARED, layout.past(layout.CLEARED))
+    assert len(rocks.scan(*state_range, state=True)) == 1202
+    await store.append("j", entry(4, floor=2))
+    await store.drop_computation("behind the purge")
+    stored = [key for key, _ in rocks.scan(*state_range, state=True)]
+    assert stored == [b"c\x000007", b"c\0kept", b"c\0later"]
+    assert len(rocks.keys(*marks)) == 1
+    await store.drop_journal("j")
+    await store.drop_computation("behind the purge")
+    assert [key for key, _ in rocks.scan(*state_range, state=True)] == [b"c\x000007", b"c\0kept"]
+    assert rocks.keys(*marks) == []
+
+
+async def test_emptied_rows_are_forgotten_after_a_restart_too(tmp_path: Path) -> None:
+    async with await EmbeddedDatabase.open(tmp_path) as database:
+        for journal in ("j", "k"):
+            await database.store.create_journal(journal)
+            await database.store.fence(journal, 5)
+            await database.store.append(journal, entry(1))
+            await database.store.write_states(journal, journal, 5, [StateRow(b"x", 1, b"")])
+    directory = DatabaseDirectory(tmp_path)
+    rocks = Rocks(directory)
+    batch = Batch(rocks)
+    # As if the process had died between dropping a journal and forgetting what it had emptied.
+    batch.delete(layout.head_key("k"))
+    rocks.write(batch)
+    thread = StoreThread(rocks)
+
+    def close() -> None:
+        thread.close()
+        rocks.close()
+        directory.release()
+
+    store = EmbeddedStore(rocks, thread, close)
+    await store.append("j", entry(2, floor=1))
+    await store.drop_computation("behind the purge")
+    assert rocks.scan(b"", b"\xff", state=True) == []
+    assert rocks.keys(layout.CLEARED, layout.past(layout.CLEARED)) == []
+    await store.close()
+
+
+async def test_deleted_entries_are_gone_before_and_after_a_restart(tmp_path: Path) -> None:
+    keys = (layout.entry_key("j", 0), layout.entry_key("j", 99))
+    async with await EmbeddedDatabase.open(tmp_path) as database:
+        await database.store.create_journal("j")
+        await database.store.fence("j", 5)
+        for commit in range(1, 11):
+            await database.store.append("j", entry(commit, floor=commit - 1))
+        await database.store.delete_entries("j", 4)
+        assert database.store._rocks.keys(*keys) == [layout.entry_key("j", commit) for commit in range(4, 11)]
+        await database.store.delete_entries("j", 6)
+        assert database.store._rocks.keys(*keys) == [layout.entry_key("j", commit) for commit in range(6, 11)]
+    async with await EmbeddedDatabase.open(tmp_path) as database:
+        await database.store.delete_entries("j", 8)
+        await database.store.delete_entries("j", 9)
+        assert database.store._rocks.keys(*keys) == [layout.entry_key("j", 9), layout.entry_key("j", 10)]
+
+
+@pytest.mark.parametrize("applied", [False, True])
+async def test_a_failed_append_is_settled_by_repeating_it(opened: Opened, applied: bool) -> None:
+    store, rocks = opened.store, opened.rocks
+    await store.append("j", entry(1))
+    rocks.fail_after, rocks.fail_before = applied, not applied
+    results = await asyncio.gather(
+        store.append("j", entry(2)), store.append("j", entry(3)), store.fence("j", 3), return_exceptions=True
+    )
+    assert [type(result) for result in results] == [StoreUnavailableError] * 3
+    with pytest.raises(StoreUnavailableError):
+        await store.read_head("j")
+    rocks.fail_after = rocks.fail_before = False
+    if applied:
+        with pytest.raises(SequencerRefusedError) as refused:
+            await store.append("j", entry(3))
+        assert (refused.value.sequencer, refused.value.commit) == (5, 3)
+    else:
+        await store.append("j", entry(2))
+        await store.append("j", entry(3))
+    assert (await store.read_head("j")).commit == 3
+    assert len(await store.read_entries("j", 1, 3)) == 3
+
+
+async def test_outstanding_calls_fail_when_the_store_is_closed(opened: Opened) -> None:
+    await opened.store.append("j", entry(1))
+    rows = [StateRow(b"%d" % number, 1, bytes(100)) for number in range(100_000)]
+    flush = asyncio.ensure_future(opened.store.write_states("c", "j", 5, rows))
+    await asyncio.sleep(0.005)
+    await opened.store.close()
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        await flush
+    with pytest.raises(StoreUnavailableError):
+        await opened.store.read_states("c", [b"1"])
+    await opened.store.close()
+
+
+async def test_a_cancelled_caller_harms_nobody(opened: Opened) -> None:
+    tasks = [asyncio.ensure_future(opened.store.append("j", entry(commit))) for commit in range(1, 6)]
+    await asyncio.sleep(0)
+    tasks[2].cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [result is None for result in results] == [True, True, False, True, True]
+    assert (await opened.store.read_head("j")).commit == 5

@@ -1,0 +1,46 @@
+"""What only a store that keeps its heads in memory can refuse: misuse that would lose data."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.store import journal_rules as rules
+from millwheel.store.contract import TERMINAL_SEQUENCER, Append, JournalHead, PartId, StateRow, StoreError
+
+PART = PartId("timers", 5, 3)
+HEAD = JournalHead(5, 9, 4, (PART,))
+
+
+@pytest.mark.parametrize("name", ["", "a\0b"])
+def test_a_journal_id_is_not_empty_and_holds_no_nul(name: str) -> None:
+    with pytest.raises(ValueError, match="journal id"):
+        rules.created(name, None, 0)
+
+
+def test_no_owner_gets_the_terminal_sequencer() -> None:
+    with pytest.raises(ValueError, match="reserved"):
+        rules.fenced("j", HEAD, TERMINAL_SEQUENCER)
+
+
+@pytest.mark.parametrize("floor", [3, 11])
+def test_the_floor_goes_neither_back_nor_ahead(floor: int) -> None:
+    with pytest.raises(ValueError, match="floor"):
+        rules.appended("j", HEAD, Append(5, 10, floor, (), b""))
+
+
+def test_entries_that_a_takeover_reads_are_not_deleted() -> None:
+    rules.check_deletable("j", HEAD, 5)
+    with pytest.raises(ValueError, match="needed"):
+        rules.check_deletable("j", HEAD, 6)
+
+
+def test_parts_that_the_head_names_are_not_deleted() -> None:
+    rules.check_unnamed("j", HEAD, [PartId("timers", 5, 2)])
+    with pytest.raises(ValueError, match="timers"):
+        rules.check_unnamed("j", HEAD, [PartId("timers", 5, 2), PART])
+
+
+def test_g2_a_row_is_never_ahead_of_its_entry() -> None:
+    assert rules.check_rows("j", HEAD, [StateRow(b"k", 9, b""), StateRow(b"l", 2, b"")]) == 9
+    with pytest.raises(StoreError, match="commit 10"):
+        rules.check_rows("j", HEAD, [StateRow(b"k", 10, b"")])
