@@ -57,9 +57,7 @@ class OutputBinding:
 
     __slots__ = ("encode", "route")
 
-    def __init__(
-        self, encode: Callable[[Any], bytes], route: Callable[[Any], tuple[tuple[str, bytes], ...]]
-    ) -> None:
+    def __init__(self, encode: Callable[[Any], bytes], route: Callable[[Any], tuple[tuple[str, bytes], ...]]) -> None:
         self.encode = encode
         self.route = route
 
@@ -99,7 +97,18 @@ class StateCell:
 class Context(Generic[State]):
     """Access to everything of one key (figure 7). Valid only while the hook that received it runs."""
 
-    __slots__ = ("_cause", "_cell", "_earliest", "_hold", "_key", "_origin", "_productions", "_scope", "_stamp", "_timers")
+    __slots__ = (
+        "_cause",
+        "_cell",
+        "_earliest",
+        "_hold",
+        "_key",
+        "_origin",
+        "_productions",
+        "_scope",
+        "_stamp",
+        "_timers",
+    )
 
     def __init__(self, key: bytes, cell: StateCell, scope: Scope) -> None:
         self._key = key
@@ -174,9 +183,7 @@ class Context(Generic[State]):
         self._scope.produced_bytes += len(encoded)
         self._productions.append(Production(stream, encoded, at, binding.route(value), self._origin))
 
-    def set_timer(
-        self, at: Timestamp, tag: str = "", *, wall: bool = False, hold: Timestamp | None = None
-    ) -> None:
+    def set_timer(self, at: Timestamp, tag: str = "", *, wall: bool = False, hold: Timestamp | None = None) -> None:
         """Have ``process_timer`` called for this key when the low watermark, or the wall clock, reaches ``at``.
 
         A key has one timer per domain and tag: setting it again replaces it. Until the firing is
@@ -198,7 +205,7 @@ class Context(Generic[State]):
         self._timers[wall, tag] = None
 
     def set_hold(self, timestamp: Timestamp) -> None:
-        """Hold the output watermark at ``timestamp`` on account of this key's state, until it is cleared (section 5.2)."""
+        """Hold the output watermark at ``timestamp`` on account of this key's state, until cleared (section 5.2)."""
         self._hold = timestamp
 
     def clear_hold(self) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 __all__ = [
     "KeyExtractionError",
     "MillwheelError",
+    "PackageError",
+    "Problem",
     "ProductionTimestampError",
     "TooLargeError",
     "TopologyError",
     "UndeclaredStreamError",
+    "UnsupportedTypeError",
     "UsageError",
     "ValueDecodeError",
+    "ValueEncodeError",
     "did_you_mean",
 ]
 
@@ -32,8 +37,34 @@ class UsageError(MillwheelError):
     """The API was called in a way that has no meaning."""
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in a topology: ``where`` it is, and a ``message`` that says why, and what to do."""
+
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}"
+
+
 class TopologyError(MillwheelError):
-    """A topology with mistakes; the message lists them all."""
+    """A topology with mistakes: ``problems`` holds them all, and the message lists them."""
+
+    def __init__(self, topology: str, problems: Sequence[Problem]) -> None:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        lines = [f"topology {topology!r} has {count}:", *(f"  {problem}" for problem in problems)]
+        super().__init__("\n".join(lines))
+        self.topology = topology
+        self.problems = tuple(problems)
+
+
+class PackageError(MillwheelError):
+    """A code package could not be built, or not be loaded."""
+
+
+class UnsupportedTypeError(MillwheelError):
+    """No codec is known for a type; the message says which part of it is at fault, and what to do."""
 
 
 class UndeclaredStreamError(MillwheelError):
@@ -52,7 +83,7 @@ class ProductionTimestampError(MillwheelError):
 
     def __init__(self, computation: str, stream: str, timestamp: int, earliest: int) -> None:
         super().__init__(
-            f"computation {computation!r} produced to {stream!r} at {timestamp}, which is behind its cause at {earliest}: "
+            f"computation {computation!r} produced to {stream!r} at {timestamp}, behind its cause at {earliest}: "
             "give the production a timestamp no smaller than the record's or timer's, "
             "or set the timer with hold= at the earliest timestamp that its firing may produce"
         )
@@ -67,6 +98,10 @@ class TooLargeError(MillwheelError):
 
 class ValueDecodeError(MillwheelError):
     """A record's or state's bytes are not of the declared type."""
+
+
+class ValueEncodeError(MillwheelError):
+    """A produced value or a state is not of the declared type, or cannot be encoded."""
 
 
 class KeyExtractionError(MillwheelError):

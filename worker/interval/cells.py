@@ -7,7 +7,7 @@ state but the journal. A clean cell may go; the row then says what it held (a ca
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Final
 
 from millwheel.sdk.context import StateCell
@@ -59,6 +59,10 @@ class CellCache:
         """How many cells are pinned."""
         return len(self._dirty)
 
+    def cached(self) -> Mapping[bytes, KeyCell]:
+        """The cells by key, to look up many at a time; a key that is not among them goes to ``get``."""
+        return self._cells
+
     def get(self, key: bytes) -> KeyCell | None:
         """The key's cell; None if its row must be read first (then ``insert`` it)."""
         cell = self._cells.get(key)
@@ -76,13 +80,18 @@ class CellCache:
         self.bytes_held += len(key) + len(encoded) * _DECODED_FACTOR + CELL_OVERHEAD
         return cell
 
-    def changed(self, key: bytes, cell: KeyCell, encoded: bytes, commit: int) -> None:
-        """Commit ``commit`` gives the key the state ``encoded``; its row is behind from now on."""
-        self.bytes_held += (len(encoded) - len(cell.encoded)) * _DECODED_FACTOR
-        cell.encoded = encoded
-        if not cell.dirty:
-            self._dirty[key] = cell
-        cell.dirty = commit
+    def changed(self, states: Iterable[tuple[bytes, bytes]], commit: int) -> None:
+        """Commit ``commit`` gives these keys, which have cells, these encoded states; their rows are behind now."""
+        cells, dirty = self._cells, self._dirty
+        grown = 0
+        for key, encoded in states:
+            cell = cells[key]
+            grown += len(encoded) - len(cell.encoded)
+            cell.encoded = encoded
+            if not cell.dirty:
+                dirty[key] = cell
+            cell.dirty = commit
+        self.bytes_held += grown * _DECODED_FACTOR
 
     def dirty_rows(self) -> list[tuple[bytes, int, bytes]]:
         """(key, commit, encoded state) of every pinned cell; call it only while no sealed commit is in flight."""

@@ -25,7 +25,7 @@ DEDUP_PART: Final = "dedup"
 SEGMENT_PART: Final = "segment"
 
 _OUTBOX_ROWS: Final = 5_000
-"""Productions in one part: with values at their limit of 1 MiB rarely above a store's bound, as they mostly are small."""
+"""Productions in one part."""
 
 
 class Checkpointer:
@@ -109,9 +109,7 @@ class Checkpointer:
         state = self.state
         counts = state.counts
         totals = (counts.records, counts.duplicates, counts.late, counts.dead_letters)
-        meta = BaseMeta(
-            FORMAT, state.watermark, state.wall, state.output, list(state.holds.items()), totals, True
-        )
+        meta = BaseMeta(FORMAT, state.watermark, state.wall, state.output, list(state.holds.items()), totals, True)
         blobs = {META_PART: encode_part(meta)}
         timers = [
             (key, wall, tag, *setting) for wall, table in state.timers.items() for key, tag, setting in table.items()
@@ -122,8 +120,8 @@ class Checkpointer:
         for at in range(0, len(productions), _OUTBOX_ROWS):
             blobs[f"{OUTBOX_PART}/{at}"] = encode_part(productions[at : at + _OUTBOX_ROWS])
         snapshot = state.dedup.snapshot()
-        for name, blob in snapshot.blobs.items():
-            blobs[f"{DEDUP_PART}/{name}"] = blob
+        for number, blob in enumerate(snapshot.blobs):
+            blobs[f"{DEDUP_PART}/{number}"] = blob
         kept = [part for name in snapshot.segments for part in state.segments[name]]
         return blobs, kept
 

@@ -154,9 +154,7 @@ class Commits:
         touched = {}
         for receipt, indexes in sealed.consumed:
             if settle(receipt, indexes):
-                out.append(
-                    Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded)
-                )
+                out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded))
             touched[id(receipt)] = receipt
         for receipt in touched.values():
             if receipt.open and receipt.open == len(receipt.parked):
@@ -261,4 +259,3 @@ class Commits:
             return
         if not sealed.unacked or self.state.wall >= self._deadline:
             self._append(sealed, out)
-

@@ -250,8 +250,7 @@ class IntervalCore:
         state = self.state
         bound = state.inputs.value
         pending = state.intake.pending.min()
-        if pending is not None and pending < bound:
-            bound = pending
+        bound = min(bound, pending)
         if bound > state.watermark:
             state.watermark = state.scope.watermark = bound
 
@@ -262,8 +261,8 @@ class IntervalCore:
         state = self.state
         output, hold = state.watermark, HoldKind.HOLD_KIND_INPUT
         pending = state.intake.pending.min()
-        if pending is not None and pending <= output:
-            output, hold = min(output, pending), HoldKind.HOLD_KIND_RECORD
+        if pending <= output:
+            output, hold = pending, HoldKind.HOLD_KIND_RECORD
         for value, kind in (
             (state.outbox.pending.min(), HoldKind.HOLD_KIND_PRODUCTION),
             (state.timers[False].next_time(), HoldKind.HOLD_KIND_TIMER),
@@ -278,14 +277,12 @@ class IntervalCore:
             config = state.config
             subject = self._hold_subject(hold)
             out.append(
-                Report(
-                    config.computation, config.keys, config.sequencer, output, state.watermark, hold, subject
-                )
+                Report(config.computation, config.keys, config.sequencer, output, state.watermark, hold, subject)
             )
 
     def _hold_subject(self, hold: HoldKind.ValueType) -> str:
         if hold == HoldKind.HOLD_KIND_INPUT:
-            return self.state.inputs.slowest or ""
+            return ", ".join(self.state.inputs.holding()[:3])
         return ""
 
     @property

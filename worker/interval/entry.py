@@ -12,7 +12,17 @@ import msgspec
 
 from millwheel.store.contract import CorruptValueError
 
-__all__ = ["FORMAT", "BaseMeta", "Entry", "ProductionRow", "TimerRow", "decode_entry", "decode_part", "encode", "encode_part"]
+__all__ = [
+    "FORMAT",
+    "BaseMeta",
+    "Entry",
+    "ProductionRow",
+    "TimerRow",
+    "decode_entry",
+    "decode_part",
+    "encode",
+    "encode_part",
+]
 
 FORMAT: Final = 1
 
@@ -37,8 +47,8 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     timers_set: list[TimerRow]
     timers_cleared: list[tuple[bytes, bool, str]]
     productions: list[ProductionRow]
-    ids: bytes
-    """The consumed records' ids, as the dedup encodes them."""
+    ids: list[Any]
+    """The consumed records' ids, as the dedup puts them."""
     acked: list[tuple[int, str]]
     """(position, consumer) of productions with opaque ids whose ACK this commit acknowledges."""
     counts: tuple[int, int, int, int]

@@ -20,10 +20,11 @@ __all__ = ["Chunk", "Intake", "Item", "ParkedKey", "Receipt", "TimerItem", "Wait
 
 
 class Receipt:
-    """What is still to be committed of one delivery before it is ACKed. ``verdict`` is the duplicate check's.
+    """What is still to be committed of one delivery before it is ACKed.
 
-    ``open`` counts the records that are neither committed nor given back; ``parked`` has the indexes of
-    those set aside, ``excluded`` those that were refused and will be sent again. ``held`` is the timestamp that the receipt holds the input watermark at.
+    ``verdict`` is the duplicate check's. ``open`` counts the records that are neither committed nor
+    given back; ``parked`` has the indexes of those set aside, ``excluded`` those that were refused and
+    will be sent again. ``held`` is the timestamp that the receipt holds the input watermark at.
     """
 
     __slots__ = ("delivery", "excluded", "held", "open", "parked", "verdict")
@@ -144,9 +145,7 @@ class Intake:
         values = delivery.values
         count = len(indexes)
         self.records -= count
-        self.bytes -= (
-            sum(map(len, values)) if count == len(values) else sum(len(values[index]) for index in indexes)
-        )
+        self.bytes -= sum(map(len, values)) if count == len(values) else sum(len(values[index]) for index in indexes)
         receipt.open -= count
         if receipt.open == 0:
             self.pending.remove(receipt.held)

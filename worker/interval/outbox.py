@@ -163,7 +163,9 @@ class Outbox:
         A shipment of which a part is ACKed goes under a new token, so that what receivers say of a
         token's indexes is always about the same records.
         """
-        if shipment.waiting is None and all(self._locate(shipment.consumer, shipment.keys[i]) == shipment.journal for i in shipment.indexes()):
+        if shipment.waiting is None and all(
+            self._locate(shipment.consumer, shipment.keys[i]) == shipment.journal for i in shipment.indexes()
+        ):
             return [shipment]
         rows = list(self.rows_of(shipment))
         self.records -= shipment.count()

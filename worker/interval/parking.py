@@ -14,7 +14,7 @@ from millwheel.sdk.context import UNSET, Context
 from millwheel.sdk.model import Record
 from millwheel.worker.interval.failures import Decision, Failures
 from millwheel.worker.interval.firing import Firing
-from millwheel.worker.interval.intake import Item, ParkedKey, Receipt, TimerItem, Wait
+from millwheel.worker.interval.intake import Item, ParkedKey, Receipt, Wait
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.messages import AsyncHook, HookFailed
 
@@ -110,7 +110,9 @@ class Parking:
 
     def next_retry(self) -> int | None:
         """When a parked key's next attempt is due."""
-        times = [p.retry_at for p in self.state.intake.parked.values() if p.wait is Wait.READY and p.retry_at > self.now]
+        times = [
+            p.retry_at for p in self.state.intake.parked.values() if p.wait is Wait.READY and p.retry_at > self.now
+        ]
         return min(times, default=None)
 
     def _resume(self, key: bytes, parked: ParkedKey) -> None:

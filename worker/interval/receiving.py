@@ -69,7 +69,7 @@ class Receiving:
         if delivery.stream not in self.state.program.inputs:
             return f"computation {self.state.program.name!r} does not consume stream {delivery.stream!r}"
         if not len(keys) == len(delivery.values) == len(delivery.timestamps):
-            return f"columns of unequal length: {len(keys)} keys, {len(delivery.values)} values, {len(delivery.timestamps)} timestamps"
+            return f"columns of unequal length: {len(keys)}, {len(delivery.values)} and {len(delivery.timestamps)}"
         if not keys:
             return None
         if min(keys) not in config.keys or max(keys) not in config.keys:
@@ -92,7 +92,7 @@ class Receiving:
                 return self._admit(delivery, verdict, range(verdict.size), ())
             if verdict.unsure:
                 self._unsure.append((delivery, verdict))
-                return [self._read_segments(verdict)]
+                return self._read_segments(verdict)
             self._duplicates += len(verdict.duplicates)
             return self._admit(delivery, verdict, verdict.fresh, verdict.waiting)
         if verdict.outcome is Outcome.REFUSED_SEQUENCER:
@@ -112,8 +112,7 @@ class Receiving:
         state = self.state
         intake, settings = state.intake, state.settings
         if intake.records >= settings.queue_records or intake.bytes >= settings.queue_bytes:
-            least = intake.pending.min()
-            bound = state.inputs.value if least is None else max(least, state.inputs.value)
+            bound = max(min(intake.pending.min(), max(delivery.timestamps)), state.inputs.value)
             ahead = [index for index in fresh if delivery.timestamps[index] > bound]
             if ahead:
                 if verdict is not None:
@@ -133,20 +132,21 @@ class Receiving:
 
     def sequence_checked(self, event: SequenceChecked) -> list[Instruction]:
         """The sequence lives, or is retired: judge what waited for the answer."""
-        if event.alive:
-            self.state.dedup.admit(event.sequence)
-        else:
+        waiting = self._unchecked.pop(event.sequence, [])
+        if not event.alive:
             self.state.dedup.retire(event.sequence)
+            return [Acknowledge(one, _REFUSED, (), f"sequence {event.sequence} is retired") for one in waiting]
+        self.state.dedup.admit(event.sequence)
         out: list[Instruction] = []
-        for delivery in self._unchecked.pop(event.sequence, []):
+        for delivery in waiting:
             out.extend(self._judge(delivery))
         return out
 
     # Opaque ids: segments and their collection.
 
-    def _read_segments(self, verdict: Verdict) -> ReadSegments:
+    def _read_segments(self, verdict: Verdict) -> list[Instruction]:
         parts = [self.state.segments[name][0] for name in sorted(verdict.segments)]
-        return ReadSegments(self.state.config.journal, parts)
+        return [ReadSegments(self.state.config.journal, parts)]
 
     def segments_read(self, event: PartsRead) -> list[Instruction]:
         """Segments have been read: judge the records that hit their filters."""

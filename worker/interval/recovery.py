@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
@@ -17,7 +15,7 @@ __all__ = ["recover"]
 
 
 def recover(state: IntervalState, opened: Opened) -> None:
-    """Rebuild ``state`` from the base parts and the entries above the floor; CorruptValueError names what is damaged."""
+    """Rebuild ``state`` from base parts and the entries above the floor; CorruptValueError names what is damaged."""
     head, config = opened.head, state.config
     if len(opened.entries) != head.commit - head.floor:
         raise CorruptValueError(
@@ -45,7 +43,7 @@ def recover(state: IntervalState, opened: Opened) -> None:
 def _restore_base(
     state: IntervalState, parts: dict[PartId, bytes], productions: dict[tuple[int, str, bytes], ProductionRow]
 ) -> None:
-    ids: dict[str, bytes] = {}
+    ids: list[bytes] = []
     filters: dict[str, bytes] = {}
     for part, blob in parts.items():
         kind, _, name = part.name.partition("/")
@@ -59,14 +57,16 @@ def _restore_base(
             for production in decode_part(blob, list[ProductionRow], where):
                 _keep(productions, production)
         elif kind == DEDUP_PART:
-            ids[name] = blob
+            ids.append(blob)
         elif kind == SEGMENT_PART:
             what, _, segment = name.partition("/")
             state.segments[segment] = (*state.segments.get(segment, ()), part)
             if what == "filter":
                 filters[segment] = blob
     for segment, found in state.segments.items():
-        state.segments[segment] = tuple(sorted(found, key=lambda part: not part.name.startswith(f"{SEGMENT_PART}/ids/")))
+        state.segments[segment] = tuple(
+            sorted(found, key=lambda part: not part.name.startswith(f"{SEGMENT_PART}/ids/"))
+        )
     if ids:
         state.dedup = Dedup.restore(state.config.keys, state.config.journal, ids, filters)
 
@@ -95,9 +95,10 @@ def _apply(
     """Apply one entry: the same changes, in the same order, as when its owner sealed it."""
     state.watermark = max(state.watermark, entry.watermark)
     state.wall = max(state.wall, entry.wall)
-    for key, encoded in entry.states:
-        cell: Any = state.cells.get(key) or state.cells.insert(key, b"")
-        state.cells.changed(key, cell, encoded, number)
+    for key, _ in entry.states:
+        if key not in state.cells:
+            state.cells.insert(key, b"")
+    state.cells.changed(entry.states, number)
     for key, hold in entry.holds:
         state.holds.pop(key, None)
         if hold is not None:
@@ -113,7 +114,7 @@ def _apply(
         for place in [place for place in productions if (place[0], place[1]) in gone]:
             del productions[place]
     if entry.ids:
-        state.dedup.replay(IdDelta.decode(entry.ids))
+        state.dedup.replay(IdDelta.from_wire(entry.ids))
     records, duplicates, late, dead = entry.counts
     state.counts.records += records
     state.counts.duplicates += duplicates

@@ -8,15 +8,19 @@ and all of the key's work in this batch is parked, in order, to run one hook a c
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from millwheel.sdk.context import Context
 from millwheel.sdk.model import Record
 from millwheel.sdk.options import LateAction
+from millwheel.worker.interval.cells import KeyCell
 from millwheel.worker.interval.intake import Chunk, Receipt, TimerItem, Wait
 from millwheel.worker.interval.state import IntervalState
 
 __all__ = ["Batch", "Runner"]
+
+_CONTEXT_BYTES: Final = 64
+"""Counted in a batch for each key beside its state: key, timers and framing in the journal entry."""
 
 
 class Batch:
@@ -76,7 +80,9 @@ class Runner:
         line = intake.line
         while line and not self.full():
             chunk = line[0]
-            if not ahead_allowed and chunk.receipt.held > intake.pending.min_or(chunk.receipt.held):
+            if not ahead_allowed:
+                if all(one.receipt.held > intake.pending.min() for one in line):
+                    return
                 chunk = min(line, key=lambda one: one.receipt.held)
             self._run_chunk(chunk)
             if chunk.cursor >= len(chunk.indexes):
@@ -89,6 +95,7 @@ class Runner:
         delivery = receipt.delivery
         keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
         contexts, parked, program = batch.contexts, state.intake.parked, state.program
+        cached, scope, number, size = state.cells.cached(), state.scope, self.number, 0
         decode, process = program.inputs[stream], program.computation.process_record
         weak, is_async = not program.options.strong, program.record_is_async
         process_late = program.options.late.action is LateAction.PROCESS
@@ -103,9 +110,13 @@ class Runner:
             key = keys[index]
             context = contexts.get(key)
             if context is None:
-                if key in parked or (context := self.open(key)) is None:
+                cell = cached.get(key)
+                if key in parked or (cell is None and (cell := self._load(key)) is None):
                     state.intake.set_aside(key, receipt, index)
                     continue
+                cell.used = number
+                size += len(cell.encoded) + _CONTEXT_BYTES
+                context = contexts[key] = Context(key, cell, scope)
             elif is_async:
                 # A hook may change the cell while the batch is sealed: one hook of the key a commit.
                 state.intake.park(key, Wait.READY)
@@ -131,18 +142,24 @@ class Runner:
                 self.start_hook(key, context, receipt, index, outcome)
             else:
                 consume(index)
+        batch.size += size
+
+    def _load(self, key: bytes) -> KeyCell | None:
+        """A cell for a key that has none; None: the key is parked until its row has been read."""
+        cell = self.state.cells.get(key)
+        if cell is None:
+            self.state.intake.park(key, Wait.STATE)
+            self.to_read.append(key)
+        return cell
 
     def open(self, key: bytes) -> Context[Any] | None:
         """A context for a key that has none in this batch; None: it is parked until its row has been read."""
-        state = self.state
-        cell = state.cells.get(key)
+        cell = self.state.cells.cached().get(key) or self._load(key)
         if cell is None:
-            state.intake.park(key, Wait.STATE)
-            self.to_read.append(key)
             return None
         cell.used = self.number
-        self.batch.size += len(cell.encoded) + 64
-        context: Context[Any] = Context(key, cell, state.scope)
+        self.batch.size += len(cell.encoded) + _CONTEXT_BYTES
+        context: Context[Any] = Context(key, cell, self.state.scope)
         self.batch.contexts[key] = context
         return context
 

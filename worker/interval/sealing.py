@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millwheel.core.limits import MAX_STATE_BYTES
-from millwheel.sdk.context import UNSET, Context, TimerSetting
+from millwheel.sdk.context import UNSET, Production, TimerSetting
 from millwheel.sdk.errors import TooLargeError
 from millwheel.worker.dedup import BatchIds, IdDelta, PositionIds
 from millwheel.worker.interval.entry import FORMAT, Entry, ProductionRow, TimerRow
@@ -46,10 +46,10 @@ class Sealer:
         self.state = state
         self._failed = failed
 
-    def encode_states(self, batch: Batch) -> dict[bytes, bytes]:
-        """The changed states of the batch, encoded. A key whose state cannot be stored fails, by name, and drops out."""
+    def encode_states(self, batch: Batch) -> list[tuple[bytes, bytes]]:
+        """The changed states of the batch, encoded. A key whose state cannot be stored fails, and drops out."""
         encode = self.state.program.state.encode
-        changed: dict[bytes, bytes] = {}
+        changed: list[tuple[bytes, bytes]] = []
         broken: list[tuple[bytes, Exception]] = []
         for key, context in batch.contexts.items():
             cell = context._cell
@@ -57,55 +57,57 @@ class Sealer:
             if value is UNSET:
                 continue
             try:
-                encoded = b"" if value is None else encode(value)
-                if len(encoded) > MAX_STATE_BYTES:
-                    raise TooLargeError(f"the state of key {context.key!r}", len(encoded), MAX_STATE_BYTES)
+                encoded = encode(value) if value is not None else b""
             except Exception as error:
                 broken.append((key, error))
                 continue
             if encoded != cell.encoded:
-                changed[key] = encoded
+                if len(encoded) > MAX_STATE_BYTES:
+                    what = f"the state of key {context.key!r}"
+                    broken.append((key, TooLargeError(what, len(encoded), MAX_STATE_BYTES)))
+                else:
+                    changed.append((key, encoded))
         for key, error in broken:
             self._failed(key, error)
         return changed
 
-    def seal(self, batch: Batch, changed: dict[bytes, bytes], duplicates: int) -> Sealed:
+    def seal(self, batch: Batch, changed: list[tuple[bytes, bytes]], duplicates: int) -> Sealed:
         """Apply the batch to the soft state, as commit ``state.sealed + 1``, and build its entry."""
         state = self.state
         state.sealed += 1
         sealed = Sealed(state.sealed)
         sealed.released = batch.firing
         sealed.consumed = [one for one in batch.consumed if one[1]]
-        cells = state.cells
-        for key, encoded in changed.items():
-            cells.changed(key, batch.contexts[key]._cell, encoded, sealed.commit)  # type: ignore[arg-type]
+        state.cells.changed(changed, sealed.commit)
         cleared = self._clear_fired(batch, sealed)
         timers: list[TimerRow] = []
         holds: list[tuple[bytes, int | None]] = []
+        producing: list[tuple[bytes, list[Production]]] = []
         for key, context in batch.contexts.items():
-            if context._timers:
-                self._apply_timers(key, context, sealed, timers, cleared)
+            if context._timers is not None:
+                self._apply_timers(key, context._timers, sealed, timers, cleared)
+            if context._productions:
+                producing.append((key, context._productions))
             if context._hold is not UNSET:
                 self._apply_hold(key, context._hold, sealed)
-                holds.append((key, state.holds.get(key)))
-        productions = self._productions(batch, sealed.commit)
+                holds.append((key, context._hold))
+        productions = self._productions(producing, sealed.commit)
         if state.program.options.exactly_once and sealed.consumed:
             sealed.ids = state.dedup.take([(receipt.verdict, indexes) for receipt, indexes in sealed.consumed])
         records = sum(len(indexes) for _, indexes in sealed.consumed)
-        counts = (records, duplicates, batch.late, batch.dead)
         sealed.shipments = state.outbox.add(productions)
         sealed.entry = Entry(
             FORMAT,
             state.watermark,
             state.wall,
-            list(changed.items()),
+            changed,
             holds,
             timers,
             cleared,
             productions,
-            sealed.ids.encode() if sealed.ids is not None else b"",
+            sealed.ids.to_wire() if sealed.ids is not None else [],
             [],
-            counts,
+            (records, duplicates, batch.late, batch.dead),
         )
         return sealed
 
@@ -125,13 +127,13 @@ class Sealer:
     def _apply_timers(
         self,
         key: bytes,
-        context: Context[Any],
+        settings: dict[tuple[bool, str], TimerSetting | None],
         sealed: Sealed,
         timers: list[TimerRow],
         cleared: list[tuple[bytes, bool, str]],
     ) -> None:
         state = self.state
-        for (wall, tag), setting in (context._timers or {}).items():
+        for (wall, tag), setting in settings.items():
             if setting is None:
                 previous = state.timers[wall].cancel(key, tag)
                 if previous is not None:
@@ -162,14 +164,14 @@ class Sealer:
             state.holds[key] = hold
             state.hold_times.add(hold)
 
-    def _productions(self, batch: Batch, commit: int) -> list[ProductionRow]:
+    def _productions(self, producing: list[tuple[bytes, list[Production]]], commit: int) -> list[ProductionRow]:
         rows: list[ProductionRow] = []
         position = commit << INDEX_BITS
         weak = not self.state.program.options.strong
         append = rows.append
-        for key, context in batch.contexts.items():
+        for key, produced in producing:
             ordinal, origin = 0, None
-            for stream, value, timestamp, targets, cause in context._productions:
+            for stream, value, timestamp, targets, cause in produced:
                 opaque = b""
                 if weak:
                     ordinal = ordinal + 1 if cause is origin else 0
@@ -182,10 +184,7 @@ class Sealer:
     def _causal_id(self, cause: Any, stream: str, ordinal: int) -> bytes:
         """A weak production's id: a hash of what caused it and its number, the same after any crash (design §8)."""
         config = self.state.config
-        if isinstance(cause, tuple):
-            source = _record_name(*cause)
-        else:
-            source = f"timer/{config.journal}/{cause}".encode()
+        source = _record_name(*cause) if isinstance(cause, tuple) else f"timer/{config.journal}/{cause}".encode()
         text = b"\0".join((config.computation.encode(), source, stream.encode(), str(ordinal).encode()))
         return hashlib.blake2b(text, digest_size=16).digest()
 

@@ -21,9 +21,7 @@ _RESEND_LAST: Final = 1.0
 class Channel(Protocol):
     """Where answers to deliveries go."""
 
-    def reply(
-        self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str
-    ) -> None:
+    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
         """The receiver's answer for the batch ``token``."""
 
 
@@ -36,9 +34,7 @@ class LocalChannel:
         self._refused: set[int] = set()
         self._delay = _RESEND_FIRST
 
-    def reply(
-        self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str
-    ) -> None:
+    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
         """Post the answer to the sending host."""
         answer(self._host, self, token, outcome, remaining, message)
 

@@ -39,9 +39,7 @@ class _StreamChannel:
         self, token: int, outcome: wire.DeliveryOutcome.ValueType, remaining: Sequence[int], message: str
     ) -> None:
         """Send the answer for the batch ``token``."""
-        self.answers.put_nowait(
-            wire.DeliverResponse(token=token, outcome=outcome, indexes=remaining, message=message)
-        )
+        self.answers.put_nowait(wire.DeliverResponse(token=token, outcome=outcome, indexes=remaining, message=message))
         if outcome != wire.DELIVERY_OUTCOME_ACKED or not remaining:
             self._open.discard(token)
             if self._ended and not self._open:
@@ -54,7 +52,7 @@ class DeliveryService(DeliveryServiceServicer):
     def __init__(self, find: Callable[[str], CoreHost | None]) -> None:
         self._find = find
 
-    async def Deliver(  # noqa: N802
+    async def Deliver(
         self, request_iterator: AsyncIterator[wire.DeliverRequest], context: Any
     ) -> AsyncIterator[wire.DeliverResponse]:
         """Deliveries one way, answers the other, until the sender hangs up."""

@@ -1,0 +1,384 @@
+"""A topology in virtual time: the real interval cores and store contract, no sockets, no threads, no sleeps.
+
+``TopologyHarness`` owns a clock that moves only when it is told to, and a memory store. Records are
+fed to the topology's sources; every call runs until nothing is left to do. What user code sees, duplicates,
+commits, timers, watermarks, late records, failures and their policies, is what it will see on a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.sdk.compiled import compile_computation, consumers_of, value_codec
+from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.topology import Topology
+from millwheel.store.contract import SequencerRefusedError
+from millwheel.store.memory import MemoryStore
+from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
+from millwheel.worker.interval import IntervalConfig, IntervalCore, Settings
+from millwheel.worker.messages import (
+    Accepted,
+    AcceptSequencer,
+    Acknowledge,
+    Acknowledged,
+    Appended,
+    AppendEntry,
+    AsyncHook,
+    CheckSequence,
+    Delivery,
+    Deposed,
+    Event,
+    FenceJournal,
+    FlushStates,
+    HookFailed,
+    HookFinished,
+    Opened,
+    PartsRead,
+    PartsWritten,
+    ReadSegments,
+    ReadStates,
+    Report,
+    Resend,
+    Send,
+    SenderWatermarks,
+    SequenceChecked,
+    StatesFlushed,
+    StatesRead,
+    Tick,
+    WriteParts,
+)
+
+__all__ = ["Produced", "TopologyHarness"]
+
+T = TypeVar("T")
+
+_START: Final = Timestamp(1_700_000_000_000_000)
+"""The virtual clock's first value: 2023-11-14T22:13:20Z."""
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """A record that reached a stream: its decoded value and its timestamp."""
+
+    value: Any
+    timestamp: Timestamp
+
+
+def _now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits, as the memory store's are."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("the memory store waited")
+
+
+class TopologyHarness:
+    """Runs one topology. ``intervals`` splits every computation's keys at these points.
+
+    Every record fed, watermark advanced or moment passed takes its full effect before the call returns.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        split_at: Iterable[str] = (),
+        now: Timestamp = _START,
+        settings: Settings | None = None,
+    ) -> None:
+        topology.check()
+        self.topology = topology
+        self.now = int(now)
+        self.store = MemoryStore()
+        self.failures: list[str] = []
+        """What user code raised, as an operator would read it."""
+        self._settings = settings or Settings(flush_interval=0, checkpoint_entries=20)
+        self._cuts = sorted(point.encode() for point in split_at)
+        self._cores: dict[str, IntervalCore] = {}
+        self._events: deque[tuple[str, Event]] = deque()
+        self._sequencers = itertools.count(1)
+        self._produced: dict[str, list[Produced]] = {}
+        self._seen: dict[str, set[tuple[str, int]]] = {}
+        self._injected: dict[str, int] = {}
+        self._watermarks: dict[str, int] = {}
+        self._by_interval: dict[str, dict[KeyInterval, int]] = {}
+        self._pending_acks: dict[tuple[str, int], bool] = {}
+        for name in topology.computation_names():
+            for keys in self._intervals():
+                _now(self.store.create_journal(_journal(name, keys)))
+        for stream in topology.source_names():
+            self._watermarks[f"injector/{stream}"] = MIN_TIMESTAMP
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._start_all()
+
+    # What tests do.
+
+    def send(self, stream: str, value: Any, timestamp: Timestamp, *, record_id: bytes | None = None) -> None:
+        """Inject a record. With ``record_id`` (16 bytes) the same id again is a duplicate, as with an injector's ids."""
+        encoded = value_codec(self.topology, stream).encode(value)
+        position = self._injected[stream] = self._injected.get(stream, 0) + 1
+        origin = f"injector/{stream}/test"
+        sender = Sender(origin, 1, None, f"injector/{stream}", self._watermarks[f"injector/{stream}"])
+        for consumer, extract in consumers_of(self.topology, stream):
+            key = extract(value)
+            ids = PositionIds(origin, 0, [position]) if record_id is None else OpaqueIds([record_id])
+            journal = self._locate(consumer, key)
+            delivery = Delivery(consumer, journal, stream, sender, ids, [key], [encoded], [timestamp], position, None)
+            self._events.append((journal, delivery))
+        if not consumers_of(self.topology, stream):
+            self._produced.setdefault(stream, []).append(Produced(value, timestamp))
+        self._run()
+
+    def advance_watermark(self, to: Timestamp, stream: str | None = None) -> None:
+        """All data up to ``to`` has been sent: of one source, or of all."""
+        for name in [stream] if stream is not None else self.topology.source_names():
+            self._broadcast(f"injector/{name}", to)
+        self._run()
+
+    def finish(self) -> None:
+        """The sources have ended: the low watermark goes to plus infinity."""
+        self.advance_watermark(MAX_TIMESTAMP)
+
+    def advance_clock(self, by: Duration) -> None:
+        """Let wall time pass: wall timers, retries and other alarms fire at their own moments on the way."""
+        end = self.now + by
+        while True:
+            alarms = [(at, journal) for journal, core in self._cores.items() if (at := core.next_alarm()) is not None]
+            if not alarms or min(alarms)[0] > end:
+                break
+            at, journal = min(alarms)
+            self.now = max(self.now, at)
+            self._events.append((journal, Tick()))
+            self._run()
+        self.now = end
+        for journal in self._cores:
+            self._events.append((journal, Tick()))
+        self._run()
+
+    def crash(self) -> None:
+        """Lose all memory, and start again from what the store holds, as after ``kill -9``."""
+        self._cores.clear()
+        self._events.clear()
+        self._by_interval.clear()
+        self._start_all()
+
+    # What tests read.
+
+    def produced(self, stream: str) -> list[Produced]:
+        """The records produced to ``stream`` so far, each once, in the order of their delivery."""
+        return list(self._produced.get(stream, ()))
+
+    def values(self, stream: str) -> list[Any]:
+        """The values of ``produced``."""
+        return [record.value for record in self.produced(stream)]
+
+    def state(self, computation: str, key: str) -> Any:
+        """A key's state as the last commit left it; None if it has none."""
+        core = self._core_of(computation, key)
+        cell = core.state.cells.get(key.encode())
+        encoded = cell.encoded if cell is not None else self._row(computation, key)
+        return core.state.program.state.decode(encoded) if encoded else None
+
+    def timers(self, computation: str, key: str) -> dict[tuple[str, bool], Timestamp]:
+        """A key's timers: (tag, wall) → time."""
+        tables = self._core_of(computation, key).state.timers
+        return {
+            (tag, wall): Timestamp(setting.at)
+            for wall, table in tables.items()
+            for tag, setting in table.of_key(key.encode()).items()
+        }
+
+    def watermark(self, computation: str) -> Timestamp:
+        """The computation's low watermark (section 4.5): what its consumers see."""
+        return Timestamp(self._watermarks.get(computation, MIN_TIMESTAMP))
+
+    def counts(self, computation: str) -> Mapping[str, int]:
+        """Totals: records, duplicates, late, dead_letters."""
+        totals = {"records": 0, "duplicates": 0, "late": 0, "dead_letters": 0}
+        for journal, core in self._cores.items():
+            if journal.startswith(f"{computation}/"):
+                for name in totals:
+                    totals[name] += getattr(core.state.counts, name)
+        return totals
+
+    def stopped(self, computation: str) -> str:
+        """Why the computation stands still by its failure policy; empty while it runs."""
+        cores = [core for journal, core in self._cores.items() if journal.startswith(f"{computation}/")]
+        return next((core.stopped for core in cores if core.stopped), "")
+
+    # The cluster in miniature.
+
+    def _intervals(self) -> list[KeyInterval]:
+        cuts = self._cuts
+        return [KeyInterval(a, b) for a, b in zip([b"", *cuts], [*cuts, None], strict=True)] if cuts else [ALL_KEYS]
+
+    def _locate(self, consumer: str, key: bytes) -> str:
+        return next(_journal(consumer, keys) for keys in self._intervals() if key in keys)
+
+    def _core_of(self, computation: str, key: str) -> IntervalCore:
+        return self._cores[self._locate(computation, key.encode())]
+
+    def _row(self, computation: str, key: str) -> bytes:
+        row = _now(self.store.read_states(computation, [key.encode()]))[0]
+        return row.blob if row is not None else b""
+
+    def _start_all(self) -> None:
+        for name in self.topology.computation_names():
+            for keys in self._intervals():
+                self._start(name, keys)
+        self._run()
+
+    def _start(self, name: str, keys: KeyInterval) -> None:
+        program = compile_computation(self.topology, name)
+        outputs = {stream: OutputBinding(encode, self._route(stream)) for stream, encode in program.outputs.items()}
+        letters = f"{self.topology.name}.dead-letters"
+        outputs[letters] = OutputBinding(value_codec(self.topology, letters).encode, self._route(letters))
+        config = IntervalConfig(
+            computation=name,
+            journal=_journal(name, keys),
+            keys=keys,
+            sequencer=next(self._sequencers),
+            senders=frozenset(self.topology.senders_of(name)),
+            dead_letters=letters,
+            settings=self._settings,
+        )
+        core = self._cores[config.journal] = IntervalCore(config, program, outputs, self._locate_or_sink)
+        for instruction in core.start():
+            self._perform(config.journal, instruction)
+        self._events.append((config.journal, SenderWatermarks(dict(self._watermarks))))
+
+    def _locate_or_sink(self, consumer: str, key: bytes) -> str:
+        return "" if consumer.startswith("sink:") else self._locate(consumer, key)
+
+    def _route(self, stream: str) -> Any:
+        consumers = consumers_of(self.topology, stream)
+        sink = ((f"sink:{stream}", b""),)
+        return lambda value: (*((name, extract(value)) for name, extract in consumers), *sink)
+
+    def _broadcast(self, computation: str, watermark: int) -> None:
+        if watermark > self._watermarks.get(computation, MIN_TIMESTAMP):
+            self._watermarks[computation] = watermark
+            for journal in self._cores:
+                self._events.append((journal, SenderWatermarks({computation: watermark})))
+
+    def _run(self) -> None:
+        while self._events:
+            journal, event = self._events.popleft()
+            core = self._cores.get(journal)
+            if core is None:
+                continue
+            for instruction in core.handle(event, self.now):
+                self._perform(journal, instruction)
+
+    def _perform(self, journal: str, instruction: Any) -> None:
+        answer = (
+            self._PERFORM[type(instruction)](self, journal, instruction) if type(instruction) in self._PERFORM else None
+        )
+        if answer is not None:
+            self._events.append((journal, answer))
+
+    def _fence(self, journal: str, one: FenceJournal) -> Event:
+        head = _now(self.store.fence(one.journal, one.sequencer))
+        blobs = _now(self.store.read_parts(one.journal, head.parts))
+        entries = _now(self.store.read_entries(one.journal, head.floor + 1, head.commit))
+        return Opened(head, dict(zip(head.parts, blobs, strict=True)), entries)
+
+    def _append(self, journal: str, one: AppendEntry) -> Event:
+        try:
+            _now(self.store.append(one.journal, one.append))
+        except SequencerRefusedError as error:
+            return Deposed(str(error))
+        return Appended(one.append.commit)
+
+    def _send(self, journal: str, one: Send) -> Event | None:
+        delivery = one.delivery
+        if not delivery.consumer.startswith("sink:"):
+            delivery.channel = journal
+            self._events.append((delivery.journal, delivery))
+            return None
+        codec = value_codec(self.topology, delivery.stream)
+        seen = self._seen.setdefault(delivery.stream, set())
+        for index, (value, timestamp) in enumerate(zip(delivery.values, delivery.timestamps, strict=True)):
+            ids = delivery.ids
+            identity = (ids.sequence, ids.positions[index]) if isinstance(ids, PositionIds) else ("", ids.ids[index])
+            if identity not in seen:
+                seen.add(identity)  # type: ignore[arg-type]
+                record = Produced(codec.decode(value), Timestamp(timestamp))
+                self._produced.setdefault(delivery.stream, []).append(record)
+        return Acknowledged(delivery.token)
+
+    def _acknowledge(self, journal: str, one: Acknowledge) -> None:
+        sender = one.delivery.channel
+        if sender is None:
+            return
+        if one.outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
+            self._events.append((sender, Acknowledged(one.delivery.token, one.remaining)))
+        else:
+            self._events.append((sender, Resend([one.delivery.token])))
+
+    def _report(self, journal: str, one: Report) -> None:
+        values = self._by_interval.setdefault(one.computation, {})
+        values[one.keys] = one.output
+        if len(values) == len(self._intervals()):
+            self._broadcast(one.computation, min(values.values()))
+
+    def _flush(self, journal: str, one: FlushStates) -> Event:
+        _now(self.store.write_states(one.computation, one.journal, one.sequencer, one.rows))
+        return StatesFlushed(one.number)
+
+    def _write_parts(self, journal: str, one: WriteParts) -> Event:
+        for part, blob in one.parts.items():
+            _now(self.store.write_part(one.journal, part, blob))
+        return PartsWritten(one.number)
+
+    def _run_hook(self, journal: str, one: AsyncHook) -> Event:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        try:
+            self._loop.run_until_complete(one.coroutine)
+        except Exception as error:
+            return HookFinished(one.hook, error)
+        return HookFinished(one.hook, None)
+
+    def _hook_failed(self, journal: str, one: HookFailed) -> None:
+        self.failures.append(one.message)
+
+    def close(self) -> None:
+        """Release the event loop that asynchronous hooks ran on."""
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+    _PERFORM: Final[dict[type, Any]] = {
+        FenceJournal: _fence,
+        AcceptSequencer: lambda self, journal, one: Accepted(MIN_TIMESTAMP),
+        AppendEntry: _append,
+        Send: _send,
+        Acknowledge: _acknowledge,
+        Report: _report,
+        FlushStates: _flush,
+        WriteParts: _write_parts,
+        ReadStates: lambda self, journal, one: StatesRead(
+            one.keys, _now(self.store.read_states(one.computation, one.keys))
+        ),
+        ReadSegments: lambda self, journal, one: PartsRead(
+            dict(zip(one.parts, _now(self.store.read_parts(one.journal, one.parts)), strict=True))
+        ),
+        CheckSequence: lambda self, journal, one: SequenceChecked(one.sequence, True),
+        AsyncHook: _run_hook,
+        HookFailed: _hook_failed,
+    }
+
+
+def _journal(computation: str, keys: KeyInterval) -> str:
+    return f"{computation}/{keys.start.decode('utf-8', 'backslashreplace')}"
