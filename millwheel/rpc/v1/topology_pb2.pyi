@@ -168,6 +168,7 @@ class StreamSpec(_message.Message):
     EXPECTED_INJECTORS_FIELD_NUMBER: _builtins.int
     RETENTION_FIELD_NUMBER: _builtins.int
     ALLOWED_SKEW_US_FIELD_NUMBER: _builtins.int
+    EXTERNAL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     record_type: _builtins.str
     """The records' type as a person would write it, for error messages and describe."""
@@ -179,6 +180,8 @@ class StreamSpec(_message.Message):
     """For an injected stream: how long past the low watermark the ids of its records are kept (6.1.1)."""
     allowed_skew_us: _builtins.int
     """For an injected stream: the largest lead of injected timestamps over the low watermark; 0 means no throttle."""
+    external: _builtins.bool
+    """It belongs to another topology: this one consumes it, or produces to it, and says here what type it takes it for."""
     @_builtins.property
     def expected_injectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """For an injected stream: the injector processes expected by name; empty means as many as announce themselves."""
@@ -198,10 +201,11 @@ class StreamSpec(_message.Message):
         expected_injectors: _abc.Iterable[_builtins.str] | None = ...,
         retention: Global___Retention | None = ...,
         allowed_skew_us: _builtins.int = ...,
+        external: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retention", b"retention"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_skew_us", b"allowed_skew_us", "expected_injectors", b"expected_injectors", "format", b"format", "id_slack_us", b"id_slack_us", "injected", b"injected", "name", b"name", "record_type", b"record_type", "retention", b"retention"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_skew_us", b"allowed_skew_us", "expected_injectors", b"expected_injectors", "external", b"external", "format", b"format", "id_slack_us", b"id_slack_us", "injected", b"injected", "name", b"name", "record_type", b"record_type", "retention", b"retention"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
