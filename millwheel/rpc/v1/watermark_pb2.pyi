@@ -144,6 +144,7 @@ class IntervalWatermark(_message.Message):
     HOLD_FIELD_NUMBER: _builtins.int
     INPUT_WATERMARK_US_FIELD_NUMBER: _builtins.int
     IDLE_FIELD_NUMBER: _builtins.int
+    SILENCE_US_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
     process: _builtins.str
     sequencer: _builtins.int
@@ -151,6 +152,8 @@ class IntervalWatermark(_message.Message):
     input_watermark_us: _builtins.int
     idle: _builtins.bool
     """An injector process that has nothing to send leaves the minimum until it reports again."""
+    silence_us: _builtins.int
+    """Explain: how long ago the last report came, microseconds; absent if none has since the sequencer was accepted."""
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval: ...
     @_builtins.property
@@ -168,12 +171,15 @@ class IntervalWatermark(_message.Message):
         hold: Global___WatermarkHold | None = ...,
         input_watermark_us: _builtins.int = ...,
         idle: _builtins.bool = ...,
+        silence_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hold", b"hold", "keys", b"keys"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "hold", b"hold", "keys", b"keys", "silence_us", b"silence_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "hold", b"hold", "idle", b"idle", "input_watermark_us", b"input_watermark_us", "keys", b"keys", "process", b"process", "sequencer", b"sequencer", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "computation", b"computation", "hold", b"hold", "idle", b"idle", "input_watermark_us", b"input_watermark_us", "keys", b"keys", "process", b"process", "sequencer", b"sequencer", "silence_us", b"silence_us", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__silence_us: _TypeAlias = _typing.Literal["silence_us"]  # noqa: Y015
+    _WhichOneofArgType__silence_us: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__silence_us) -> _WhichOneofReturnType__silence_us | None: ...
 
 Global___IntervalWatermark: _TypeAlias = IntervalWatermark  # noqa: Y015
 
@@ -205,18 +211,24 @@ class ReportResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REFUSED_FIELD_NUMBER: _builtins.int
+    UNACCEPTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalWatermark]:
         """The reports whose sequencers were refused: the owner is not the owner any more."""
+
+    @_builtins.property
+    def unaccepted(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalWatermark]:
+        """Reports whose sequencers were never accepted here, though nothing larger is known: accept, then report again."""
 
     def __init__(
         self,
         *,
         refused: _abc.Iterable[Global___IntervalWatermark] | None = ...,
+        unaccepted: _abc.Iterable[Global___IntervalWatermark] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused", "unaccepted", b"unaccepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -273,7 +285,10 @@ class ComputationWatermark(_message.Message):
     watermark_us: _builtins.int
     @_builtins.property
     def sequencers(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalSequencer]:
-        """The sequencers behind the value: anything older is a remnant."""
+        """The sequencers behind the value: anything older is a remnant. The first message for a computation has all
+        of them (over several messages if they are many; all but the last then show minus infinity), later ones
+        those that were accepted since.
+        """
 
     def __init__(
         self,
@@ -321,15 +336,19 @@ class ExplainWatermarkRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COMPUTATION_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
+    limit: _builtins.int
+    """At most so many rows in each list; 0: 100."""
     def __init__(
         self,
         *,
         computation: _builtins.str = ...,
+        limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "limit", b"limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -342,7 +361,12 @@ class ExplainWatermarkResponse(_message.Message):
     WATERMARK_US_FIELD_NUMBER: _builtins.int
     HOLDING_FIELD_NUMBER: _builtins.int
     INTERVALS_FIELD_NUMBER: _builtins.int
+    INTERVAL_COUNT_FIELD_NUMBER: _builtins.int
+    HOLDING_COUNT_FIELD_NUMBER: _builtins.int
     watermark_us: _builtins.int
+    interval_count: _builtins.int
+    """How many intervals or processes there are, and how many of them hold the value."""
+    holding_count: _builtins.int
     @_builtins.property
     def holding(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalWatermark]:
         """The reports that have the smallest value."""
@@ -355,11 +379,88 @@ class ExplainWatermarkResponse(_message.Message):
         watermark_us: _builtins.int = ...,
         holding: _abc.Iterable[Global___IntervalWatermark] | None = ...,
         intervals: _abc.Iterable[Global___IntervalWatermark] | None = ...,
+        interval_count: _builtins.int = ...,
+        holding_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["holding", b"holding", "intervals", b"intervals", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holding", b"holding", "holding_count", b"holding_count", "interval_count", b"interval_count", "intervals", b"intervals", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainWatermarkResponse: _TypeAlias = ExplainWatermarkResponse  # noqa: Y015
+
+@_typing.final
+class ExpectInjectorsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
+    stream: _builtins.str
+    @_builtins.property
+    def processes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: every process that announces itself counts."""
+
+    def __init__(
+        self,
+        *,
+        stream: _builtins.str = ...,
+        processes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["processes", b"processes", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpectInjectorsRequest: _TypeAlias = ExpectInjectorsRequest  # noqa: Y015
+
+@_typing.final
+class ExpectInjectorsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpectInjectorsResponse: _TypeAlias = ExpectInjectorsResponse  # noqa: Y015
+
+@_typing.final
+class RemoveComputationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPUTATION_FIELD_NUMBER: _builtins.int
+    computation: _builtins.str
+    """An incarnation id, or "injector/{stream}"."""
+    def __init__(
+        self,
+        *,
+        computation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveComputationRequest: _TypeAlias = RemoveComputationRequest  # noqa: Y015
+
+@_typing.final
+class RemoveComputationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveComputationResponse: _TypeAlias = RemoveComputationResponse  # noqa: Y015

@@ -55,6 +55,16 @@ class WatermarkServiceStub:
                 request_serializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkResponse.FromString,
                 _registered_method=True)
+        self.ExpectInjectors = channel.unary_unary(
+                '/millwheel.v1.WatermarkService/ExpectInjectors',
+                request_serializer=millwheel_dot_v1_dot_watermark__pb2.ExpectInjectorsRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_watermark__pb2.ExpectInjectorsResponse.FromString,
+                _registered_method=True)
+        self.RemoveComputation = channel.unary_unary(
+                '/millwheel.v1.WatermarkService/RemoveComputation',
+                request_serializer=millwheel_dot_v1_dot_watermark__pb2.RemoveComputationRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_watermark__pb2.RemoveComputationResponse.FromString,
+                _registered_method=True)
 
 
 class WatermarkServiceServicer:
@@ -89,6 +99,20 @@ class WatermarkServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExpectInjectors(self, request, context):
+        """The injector processes that a stream's watermark waits for (5.2); idempotent, journaled before it is answered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveComputation(self, request, context):
+        """A computation that was cancelled: its values are forgotten; idempotent, journaled before it is answered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WatermarkServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +135,16 @@ def add_WatermarkServiceServicer_to_server(servicer, server):
                     servicer.ExplainWatermark,
                     request_deserializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkResponse.SerializeToString,
+            ),
+            'ExpectInjectors': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExpectInjectors,
+                    request_deserializer=millwheel_dot_v1_dot_watermark__pb2.ExpectInjectorsRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_watermark__pb2.ExpectInjectorsResponse.SerializeToString,
+            ),
+            'RemoveComputation': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveComputation,
+                    request_deserializer=millwheel_dot_v1_dot_watermark__pb2.RemoveComputationRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_watermark__pb2.RemoveComputationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +256,60 @@ class WatermarkService:
             '/millwheel.v1.WatermarkService/ExplainWatermark',
             millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkRequest.SerializeToString,
             millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExpectInjectors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.WatermarkService/ExpectInjectors',
+            millwheel_dot_v1_dot_watermark__pb2.ExpectInjectorsRequest.SerializeToString,
+            millwheel_dot_v1_dot_watermark__pb2.ExpectInjectorsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveComputation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.WatermarkService/RemoveComputation',
+            millwheel_dot_v1_dot_watermark__pb2.RemoveComputationRequest.SerializeToString,
+            millwheel_dot_v1_dot_watermark__pb2.RemoveComputationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,10 @@ class WatermarkServiceStub:
     """The values of the named senders at once, then after every change."""
     ExplainWatermark: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.ExplainWatermarkRequest, _watermark_pb2.ExplainWatermarkResponse]
     """What holds a computation's watermark back."""
+    ExpectInjectors: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.ExpectInjectorsRequest, _watermark_pb2.ExpectInjectorsResponse]
+    """The injector processes that a stream's watermark waits for (5.2); idempotent, journaled before it is answered."""
+    RemoveComputation: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.RemoveComputationRequest, _watermark_pb2.RemoveComputationResponse]
+    """A computation that was cancelled: its values are forgotten; idempotent, journaled before it is answered."""
 
 @_typing.type_check_only
 class WatermarkServiceAsyncStub(WatermarkServiceStub):
@@ -55,6 +59,10 @@ class WatermarkServiceAsyncStub(WatermarkServiceStub):
     """The values of the named senders at once, then after every change."""
     ExplainWatermark: _aio.UnaryUnaryMultiCallable[_watermark_pb2.ExplainWatermarkRequest, _watermark_pb2.ExplainWatermarkResponse]  # type: ignore[assignment]
     """What holds a computation's watermark back."""
+    ExpectInjectors: _aio.UnaryUnaryMultiCallable[_watermark_pb2.ExpectInjectorsRequest, _watermark_pb2.ExpectInjectorsResponse]  # type: ignore[assignment]
+    """The injector processes that a stream's watermark waits for (5.2); idempotent, journaled before it is answered."""
+    RemoveComputation: _aio.UnaryUnaryMultiCallable[_watermark_pb2.RemoveComputationRequest, _watermark_pb2.RemoveComputationResponse]  # type: ignore[assignment]
+    """A computation that was cancelled: its values are forgotten; idempotent, journaled before it is answered."""
 
 class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
     """A shard of the low watermark authority (7.2)."""
@@ -90,5 +98,21 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_watermark_pb2.ExplainWatermarkResponse, _abc.Awaitable[_watermark_pb2.ExplainWatermarkResponse]]:
         """What holds a computation's watermark back."""
+
+    @_abc_1.abstractmethod
+    def ExpectInjectors(
+        self,
+        request: _watermark_pb2.ExpectInjectorsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_watermark_pb2.ExpectInjectorsResponse, _abc.Awaitable[_watermark_pb2.ExpectInjectorsResponse]]:
+        """The injector processes that a stream's watermark waits for (5.2); idempotent, journaled before it is answered."""
+
+    @_abc_1.abstractmethod
+    def RemoveComputation(
+        self,
+        request: _watermark_pb2.RemoveComputationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_watermark_pb2.RemoveComputationResponse, _abc.Awaitable[_watermark_pb2.RemoveComputationResponse]]:
+        """A computation that was cancelled: its values are forgotten; idempotent, journaled before it is answered."""
 
 def add_WatermarkServiceServicer_to_server(servicer: WatermarkServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
