@@ -24,16 +24,24 @@ def generate(into: Path) -> None:
     with tempfile.TemporaryDirectory() as raw:
         files = sorted(str(path.relative_to(PROTO)) for path in (PROTO / "millwheel" / "v1").glob("*.proto"))
         arguments = ["protoc", f"-I{PROTO}", f"--python_out={raw}", f"--grpc_python_out={raw}", f"--mypy_out={raw}"]
-        arguments += [f"--mypy_grpc_out={raw}", *files]
+        arguments += [f"--mypy_grpc_out={raw}", *_plugins(), *files]
         if protoc.main(arguments) != 0:
             raise SystemExit("protoc failed; its messages are above")
         for path in sorted(Path(raw, "millwheel", "v1").iterdir()):
             text = re.sub(r"\bmillwheel\.v1 import", "millwheel.rpc.v1 import", path.read_text())
             text = re.sub(r"\bimport millwheel\.v1\.", "import millwheel.rpc.v1.", text)
             text = re.sub(r"(?<![\w/.\"'])millwheel\.v1\.(\w+_pb2)", r"millwheel.rpc.v1.\1", text)
-            if text.strip() and "_grpc" in path.name or not path.name.endswith("_pb2_grpc.py"):
+            if (text.strip() and "_grpc" in path.name) or not path.name.endswith("_pb2_grpc.py"):
                 (into / path.name).write_text(text)
-    (into / "__init__.py").write_text('"""Stubs generated from proto/millwheel/v1 by `make proto`; not edited by hand."""\n')
+    (into / "__init__.py").write_text(
+        '"""Stubs generated from proto/millwheel/v1 by `make proto`; not edited by hand."""\n'
+    )
+
+
+def _plugins() -> list[str]:
+    """Where protoc finds the plugins: beside the running interpreter, be it on PATH or not."""
+    beside = Path(sys.executable).parent
+    return [f"--plugin={name}={beside / name}" for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")]
 
 
 def check() -> int:

@@ -1,0 +1,65 @@
+# One command for everything: `make` lists them. A fresh Debian 12+ or Ubuntu 24.04+ machine needs
+# python3 >= 3.11, make, git, a network, and root or sudo; `make install` gets the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+BIN := .venv/bin
+# Runs a command in the project's environment: its venv first on PATH, JAVA_HOME set to a usable runtime.
+RUN := tools/run.sh
+# Extra arguments: make test ARGS="tests/core -k split", make demo ARGS=..., make bench ARGS=...
+ARGS ?=
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: install
+install: ## Make .venv with everything, and a Java runtime for the Spark parts (fast the second time)
+	@tools/install.sh
+
+.PHONY: demo
+demo: install ## Run the demonstration
+	@$(RUN) python -m examples.demo $(ARGS)
+
+.PHONY: test
+test: lint ## Lint, then run every test
+	@$(RUN) pytest --durations=10 --durations-min=1 $(ARGS)
+
+# The stages of `make lint`, in order; the first that fails ends it.
+.PHONY: lint
+lint: install ## Style, formatting, types, import rules, fresh stubs
+	@tools/stage.sh "ruff check" $(RUN) ruff check --quiet .
+	@tools/stage.sh "ruff format" $(RUN) ruff format --quiet --check .
+	@tools/stage.sh "generated code" $(RUN) python tools/generate_protos.py --check
+	@tools/stage.sh "import rules" $(RUN) lint-imports --no-logo
+	@tools/stage.sh "mypy --strict" $(RUN) mypy
+	@tools/stage.sh "mypy --strict, tests" $(RUN) mypy $(TYPED_FOLDERS)
+
+# What mypy checks beside the package itself, as far as it is there.
+TYPED_FOLDERS := $(foreach folder,bench examples tests tools,$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
+
+.PHONY: format
+format: install ## Format the code, and mend what ruff can mend
+	@$(RUN) ruff check --quiet --fix .
+	@$(RUN) ruff format .
+
+.PHONY: proto
+proto: install ## Generate millwheel/rpc/v1 from proto/
+	@$(RUN) python tools/generate_protos.py
+
+.PHONY: bench
+bench: install ## Run the benchmarks
+	@$(RUN) python -m bench $(ARGS)
+
+.PHONY: constraints
+constraints: install ## Pin the versions that work now in tools/constraints.txt
+	@{ sed -n '/^#/p' tools/constraints.txt; $(BIN)/pip freeze --all --exclude-editable --exclude pip; } > .constraints.new
+	@mv .constraints.new tools/constraints.txt
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build output
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,10 @@
+#!/bin/bash
+# Run a command in the project's environment: `tools/run.sh COMMAND...`.
+# .venv comes first on PATH; JAVA_HOME names a runtime that Spark can use, where there is one.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export PATH="$root/.venv/bin:$PATH"
+if home=$("$root/tools/find_java.sh"); then
+    export JAVA_HOME=$home
+fi
+exec "$@"
