@@ -1,0 +1,96 @@
+"""MillWheel: fault-tolerant stream processing after the paper of that name (VLDB 2013).
+
+Write a :class:`Computation`, put it into a :class:`Topology`, and submit that to a cluster, or run it by
+``millwheel.testing`` with no cluster at all::
+
+    import millwheel as mw
+
+    class WordCount(mw.Computation[str, int]):
+        def process_record(self, ctx: mw.Context[int], record: mw.Record[str]) -> None:
+            ctx.state += 1
+            ctx.produce("counts", f"{ctx.key}: {ctx.state}")
+
+    words = mw.Topology("words")
+    words.source("words", str)
+    words.add(WordCount, inputs={"words": mw.key(str.lower)}, outputs=["counts"])
+
+What is named here is the public interface; everything else may change.
+"""
+
+from millwheel.core.time import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    Duration,
+    Timestamp,
+    format_timestamp,
+    from_datetime,
+    hours,
+    milliseconds,
+    minutes,
+    seconds,
+    to_datetime,
+)
+from millwheel.sdk.codecs import Codec
+from millwheel.sdk.computation import Computation
+from millwheel.sdk.context import Context
+from millwheel.sdk.dead_letters import DeadLetter
+from millwheel.sdk.errors import (
+    KeyExtractionError,
+    MillwheelError,
+    PackageError,
+    Problem,
+    ProductionTimestampError,
+    TooLargeError,
+    TopologyError,
+    UndeclaredStreamError,
+    UsageError,
+    ValueDecodeError,
+    ValueEncodeError,
+)
+from millwheel.sdk.keys import KeyExtractor, join_key, key, split_key
+from millwheel.sdk.model import Record, Timer
+from millwheel.sdk.options import FailurePolicy, Late, Retention, dead_letter, divert, retry, stop
+from millwheel.sdk.topology import Topology
+
+__all__ = [
+    "MAX_TIMESTAMP",
+    "MIN_TIMESTAMP",
+    "Codec",
+    "Computation",
+    "Context",
+    "DeadLetter",
+    "Duration",
+    "FailurePolicy",
+    "KeyExtractionError",
+    "KeyExtractor",
+    "Late",
+    "MillwheelError",
+    "PackageError",
+    "Problem",
+    "ProductionTimestampError",
+    "Record",
+    "Retention",
+    "Timer",
+    "Timestamp",
+    "TooLargeError",
+    "Topology",
+    "TopologyError",
+    "UndeclaredStreamError",
+    "UsageError",
+    "ValueDecodeError",
+    "ValueEncodeError",
+    "dead_letter",
+    "divert",
+    "format_timestamp",
+    "from_datetime",
+    "hours",
+    "join_key",
+    "key",
+    "milliseconds",
+    "minutes",
+    "retry",
+    "seconds",
+    "split_key",
+    "stop",
+    "to_datetime",
+]

@@ -1,0 +1,265 @@
+"""How values and states become bytes, chosen by their type (sections 4.3, 4.4).
+
+===========================================================  ==============================================
+structs, dataclasses, typed dicts, containers, scalars, …    MessagePack, structs as maps from field names
+protobuf messages                                            their own encoding, deterministic
+bytes                                                        themselves
+whatever comes with a :class:`Codec`                         the user's own
+===========================================================  ==============================================
+
+Each stream has one type; a consumer of several types (a union) gets each value by its stream's type.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypeVar, get_args
+
+import msgspec
+from msgspec import inspect as msgspec_inspect
+
+from millwheel.rpc.v1 import topology_pb2
+from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
+from millwheel.sdk.typeinfo import is_protobuf, members, normalise, runtime_classes, supertype, type_name
+
+__all__ = ["Codec", "StateCodec", "ValueCodec", "ValueFormat", "state_codec", "value_codec", "verified"]
+
+T = TypeVar("T")
+Encode = Callable[[Any], bytes]
+Decode = Callable[[bytes], Any]
+
+
+class ValueFormat(Enum):
+    """How a stream's values are encoded; the values are those of the wire."""
+
+    MSGPACK = topology_pb2.VALUE_FORMAT_MSGPACK
+    PROTOBUF = topology_pb2.VALUE_FORMAT_PROTOBUF
+    RAW = topology_pb2.VALUE_FORMAT_RAW
+    CUSTOM = topology_pb2.VALUE_FORMAT_CUSTOM
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[T]):
+    """A way of your own to encode the values of a stream, or the state of a computation.
+
+    ``decode(encode(value))`` must equal ``value``, and equal values should encode alike: a state that encodes to
+    the same bytes as before is not written again. ``new`` makes the state of a key that has none; a state
+    that encodes to no bytes at all counts as none.
+    """
+
+    encode: Callable[[T], bytes]
+    decode: Callable[[bytes], T]
+    new: Callable[[], T] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ValueCodec:
+    """What a stream's values go through. ``encode`` is as fast as it can be, and takes what it is given."""
+
+    format: ValueFormat
+    type_name: str
+    encode: Encode
+    checked: Encode
+    """Encodes only what is of the type: ValueEncodeError names the stream, the type and what came instead."""
+    decode: Decode
+    """ValueDecodeError names the stream, the type, and where in the value it went wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateCodec:
+    """What a computation's state goes through."""
+
+    type_name: str
+    new: Callable[[], Any]
+    """The state of a key that has none."""
+    encode: Encode
+    """Encodes only what is of the type: a state stored as something else could never be read again."""
+    decode: Decode
+
+
+def value_codec(record_type: Any, where: str, codec: Codec[Any] | None = None) -> ValueCodec:
+    """The codec of the values of one stream; ``where`` names it in errors: ``stream 'queries'``.
+
+    UnsupportedTypeError for a type that cannot be encoded, and has no ``codec`` of its own.
+    """
+    name = type_name(record_type)
+    value_format, encode, decode = _choose(record_type, codec)
+    checked = _checked_encode(record_type, encode, where, name)
+    return ValueCodec(value_format, name, encode, checked, _wrapped_decode(decode, where, name))
+
+
+def state_codec(state_type: Any, where: str, codec: Codec[Any] | None = None) -> StateCodec:
+    """The codec of a computation's state; ``where`` names it in errors.
+
+    UnsupportedTypeError for a type that cannot be encoded, or that has no default: what a key without
+    state gets must be encodable, and decode to itself.
+    """
+    name = type_name(state_type)
+    _, encode, decode = _choose(state_type, codec)
+    new = codec.new if codec is not None and codec.new is not None else default_of(state_type)
+    try:
+        decode(encode(new()))
+    except Exception as error:
+        raise UnsupportedTypeError(
+            f"the state type {name} has no default that can be stored ({type(error).__name__}: {error}): "
+            f"make it constructible without arguments, or {name} | None (starting as None), "
+            "or set state_codec = millwheel.Codec(encode, decode, new)"
+        ) from error
+    checked = _checked_encode(state_type, encode, where, name)
+    return StateCodec(name, new, checked, _wrapped_decode(decode, where, name))
+
+
+def verified(encode: Encode, decode: Decode, where: str) -> Encode:
+    """``encode``, proving each time that what it made can be decoded: for tests, where a wrongly typed field of a
+    value should fail where it was made, and not where it is read."""
+
+    def verify(value: Any) -> bytes:
+        encoded = encode(value)
+        try:
+            decode(encoded)
+        except ValueDecodeError as error:
+            raise ValueEncodeError(
+                f"{where}: a value encodes to what cannot be decoded: {error}: {value!r:.200}"
+            ) from error
+        return encoded
+
+    return verify
+
+
+def default_of(state_type: Any) -> Callable[[], Any]:
+    """What makes a state of the type: None where the type allows it, else the type itself without arguments."""
+    if any(member is type(None) or member is Any for member in members(state_type)):
+        return _none
+    plain = supertype(state_type)
+    origin = getattr(plain, "__origin__", plain)
+    return origin if callable(origin) else functools.partial(_no_default, plain)
+
+
+def _none() -> None:
+    return None
+
+
+def _no_default(plain: Any) -> Any:
+    raise TypeError(f"{type_name(plain)} cannot be called")
+
+
+def _choose(annotation: Any, codec: Codec[Any] | None) -> tuple[ValueFormat, Encode, Decode]:
+    if codec is not None:
+        return ValueFormat.CUSTOM, codec.encode, codec.decode
+    plain = supertype(annotation)
+    if plain is bytes:
+        return ValueFormat.RAW, bytes, bytes
+    if is_protobuf(plain):
+        # The unbound method: one C call, in which values of other classes are refused as well.
+        encode = functools.partial(plain.SerializeToString, deterministic=True)
+        return ValueFormat.PROTOBUF, encode, plain.FromString
+    return ValueFormat.MSGPACK, *_msgpack(annotation)
+
+
+# MessagePack.
+
+# Containers of the standard library that msgspec leaves to its user, and what they are encoded as.
+_CONTAINERS: dict[type, Any] = {Counter: dict, OrderedDict: dict, deque: list}
+
+
+def _msgpack(annotation: Any) -> tuple[Encode, Decode]:
+    if annotation is object:
+        annotation = Any
+    name = type_name(annotation)
+    try:
+        decoder = msgspec.msgpack.Decoder(annotation, dec_hook=_decode_container)
+        culprit = _undecodable(msgspec_inspect.type_info(annotation))
+    except Exception as error:
+        raise UnsupportedTypeError(f"{name} cannot be encoded: {error}{_ADVICE}") from error
+    if culprit is not None:
+        path, cls = culprit
+        place = "" if path == "$" else f" (at `{path}`)"
+        raise UnsupportedTypeError(f"{name} cannot be encoded: {type_name(cls)}{place} is no type known{_ADVICE}")
+    return msgspec.msgpack.Encoder(enc_hook=_encode_container).encode, decoder.decode
+
+
+_ADVICE = (
+    "; use msgspec.Struct, dataclasses, typed dicts, containers and scalars, protobuf messages, bytes, "
+    "or give it a codec=millwheel.Codec(encode, decode)"
+)
+
+
+def _encode_container(value: Any) -> Any:
+    if isinstance(value, deque):
+        return list(value)
+    raise TypeError(f"objects of type {type_name(type(value))} cannot be encoded as MessagePack")
+
+
+def _decode_container(annotation: Any, plain: Any) -> Any:
+    cls: Any = getattr(annotation, "__origin__", annotation)
+    return cls(msgspec.convert(plain, _as_plain_container(cls, get_args(annotation))))
+
+
+def _as_plain_container(cls: type, arguments: tuple[Any, ...]) -> Any:
+    if cls is Counter:
+        return dict[arguments[0] if arguments else Any, int]  # type: ignore[misc]
+    base = _CONTAINERS[cls]
+    return base[arguments] if arguments else base
+
+
+def _undecodable(info: msgspec_inspect.Type, path: str = "$", seen: set[int] | None = None) -> tuple[str, type] | None:
+    """The first part of a type that msgspec would leave to hooks, and where it stands."""
+    seen = set() if seen is None else seen
+    if id(info) in seen:
+        return None
+    seen.add(id(info))
+    if isinstance(info, msgspec_inspect.CustomType):
+        return None if info.cls in _CONTAINERS else (path, info.cls)
+    for suffix, part in _parts(info):
+        found = _undecodable(part, path + suffix, seen)
+        if found is not None:
+            return found
+    return None
+
+
+def _parts(info: msgspec_inspect.Type) -> list[tuple[str, msgspec_inspect.Type]]:
+    parts = [(f".{field.name}", field.type) for field in getattr(info, "fields", ())]
+    parts += [("", member) for member in getattr(info, "types", ())]
+    parts += [(f"[{index}]", item) for index, item in enumerate(getattr(info, "item_types", ()))]
+    named = (("item_type", "[]"), ("key_type", " key"), ("value_type", "[]"))
+    return parts + [(suffix, getattr(info, name)) for name, suffix in named if hasattr(info, name)]
+
+
+# Errors that name the place.
+
+
+def _checked_encode(annotation: Any, encode: Encode, where: str, name: str) -> Encode:
+    classes = runtime_classes(annotation)
+    if classes is not None and Any in members(normalise(annotation)):
+        classes = None
+    only = classes[0] if classes is not None and len(classes) == 1 else None
+    no_bool = classes is not None and int in classes and bool not in classes
+
+    def checked(value: Any) -> bytes:
+        # The first test is all that the common case pays.
+        if (
+            value.__class__ is not only
+            and classes is not None
+            and (not isinstance(value, classes) or (no_bool and value.__class__ is bool))
+        ):
+            raise ValueEncodeError(f"{where} carries {name}, not {type_name(type(value))}: {value!r:.200}")
+        try:
+            return encode(value)
+        except Exception as error:
+            raise ValueEncodeError(f"{where}: a value of {name} cannot be encoded: {error}: {value!r:.200}") from error
+
+    return checked
+
+
+def _wrapped_decode(decode: Decode, where: str, name: str) -> Decode:
+    def wrapped(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except Exception as error:
+            raise ValueDecodeError(f"{where}: {len(data)} bytes are no {name}: {error}") from error
+
+    return wrapped

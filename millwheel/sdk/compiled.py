@@ -1,0 +1,88 @@
+"""A computation as a worker runs it: its hooks, and how everything around them is encoded."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from millwheel.sdk.codecs import StateCodec, ValueCodec, state_codec, verified
+from millwheel.sdk.computation import Computation, overrides_timer_hook
+from millwheel.sdk.errors import UsageError, did_you_mean
+from millwheel.sdk.options import ComputationOptions
+from millwheel.sdk.plan import Plan, Stream
+from millwheel.sdk.topology import Topology
+
+__all__ = ["CompiledComputation", "compile_computation", "consumers_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledComputation:
+    """All that running a computation takes, ready made."""
+
+    name: str
+    computation: Computation[Any, Any]
+    inputs: dict[str, Callable[[bytes], Any]]
+    """By input stream: the decoder of its values; ValueDecodeError."""
+    outputs: dict[str, Callable[[Any], bytes]]
+    """By output stream, that of dead letters included: the encoder of its values; ValueEncodeError."""
+    state: StateCodec
+    options: ComputationOptions
+    record_is_async: bool
+    timer_is_async: bool
+    handles_timers: bool
+    """Whether process_timer is overridden: a timer set in a computation where it is not could only fail."""
+
+
+def compile_computation(topology: Topology, name: str, *, verify: bool = False) -> CompiledComputation:
+    """Compile one computation; TopologyError for a topology with mistakes, UsageError for a name that it has not.
+
+    With ``verify`` (for tests) whatever is encoded is decoded at once, to see that it can be.
+    """
+    plan = topology.plan()
+    declared = plan.computations.get(name)
+    if declared is None or declared.computation is None:
+        hint = did_you_mean(name, list(plan.computations))
+        raise UsageError(f"topology {topology.name!r} has no computation {name!r}{hint}")
+    computation = declared.computation
+    outputs = [stream for stream in plan.streams.values() if name in stream.producers]
+    state = state_codec(declared.state_type, declared.where, computation.state_codec)
+    if verify:
+        state = StateCodec(
+            state.type_name, state.new, verified(state.encode, state.decode, declared.where), state.decode
+        )
+    return CompiledComputation(
+        name=name,
+        computation=computation,
+        inputs={stream: _codec(plan.streams[stream]).decode for stream in declared.inputs},
+        outputs={stream.name: _encoder(stream, verify) for stream in outputs},
+        state=state,
+        options=declared.options,
+        record_is_async=inspect.iscoroutinefunction(computation.process_record),
+        timer_is_async=inspect.iscoroutinefunction(computation.process_timer),
+        handles_timers=overrides_timer_hook(computation),
+    )
+
+
+def consumers_of(topology: Topology, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:
+    """The computations of ``topology`` that consume ``stream``, by name, each with its compiled key extractor."""
+    plan: Plan = topology.plan()
+    if stream not in plan.streams:
+        return []
+    record_type = plan.streams[stream].type
+    return [
+        (consumer, plan.computations[consumer].inputs[stream].bind(record_type, stream, consumer))
+        for consumer in sorted(plan.streams[stream].consumers)
+    ]
+
+
+def _codec(stream: Stream) -> ValueCodec:
+    # A plan without problems has a codec for every stream.
+    assert stream.codec is not None
+    return stream.codec
+
+
+def _encoder(stream: Stream, verify: bool) -> Callable[[Any], bytes]:
+    codec = _codec(stream)
+    return verified(codec.checked, codec.decode, stream.where) if verify else codec.checked

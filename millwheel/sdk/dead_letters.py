@@ -1,0 +1,30 @@
+"""Dead letters: records and timers that a computation's failure policy gave up (``on_failure=dead_letter()``)."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["DEAD_LETTERS_SUFFIX", "DeadLetter", "dead_letter_stream"]
+
+DEAD_LETTERS_SUFFIX = ".dead-letters"
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """What a dead-letter stream carries: the record (or timer) as it was, and why it was given up."""
+
+    computation: str
+    key: str
+    stream: str
+    """The input stream of the record; empty for a timer."""
+    timestamp: int
+    value: bytes
+    """The record's value as it was encoded; empty for a timer."""
+    timer_tag: str
+    attempts: int
+    error: str
+    traceback: str
+
+
+def dead_letter_stream(topology: str) -> str:
+    """The stream that the dead letters of ``topology`` go to."""
+    return topology + DEAD_LETTERS_SUFFIX

@@ -1,0 +1,208 @@
+"""What a topology was told: its streams and computations as they were declared, before they are put together."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+from millwheel.core.time import Duration
+from millwheel.sdk.codecs import Codec
+from millwheel.sdk.computation import Computation, input_and_state_types
+from millwheel.sdk.errors import Problem
+from millwheel.sdk.keys import KeyExtractor
+from millwheel.sdk.option_checks import computation_option_problems
+from millwheel.sdk.options import ComputationOptions, Retention
+from millwheel.sdk.typeinfo import type_name
+
+__all__ = [
+    "UNKNOWN",
+    "ComputationDeclaration",
+    "StreamDeclaration",
+    "StreamKind",
+    "declare_computation",
+]
+
+UNKNOWN: Final[Any] = object()
+"""Stands for a type that a mistake, reported elsewhere, leaves unknown: nothing more is said about it."""
+
+
+NO_DURATION: Final = Duration(0)
+
+
+class StreamKind(Enum):
+    """Who feeds a stream; the value is the method that declares it."""
+
+    SOURCE = "source"
+    STREAM = "stream"
+    EXTERNAL = "external"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDeclaration:
+    """One call of ``source``, ``stream`` or ``external``."""
+
+    name: str
+    kind: StreamKind
+    type: Any
+    codec: Codec[Any] | None = None
+    retention: Retention | None = None
+    id_slack: Duration = NO_DURATION
+    allowed_skew: Duration | None = None
+    injectors: tuple[str, ...] | str = ()
+    """A str is a mistake, kept to be reported."""
+
+
+@dataclass(slots=True)
+class ComputationDeclaration:
+    """One call of ``add``. ``computation`` is None, and the types UNKNOWN, where a mistake prevents them."""
+
+    name: str
+    implementation: str
+    computation: Computation[Any, Any] | None
+    input_type: Any = UNKNOWN
+    state_type: Any = UNKNOWN
+    inputs: dict[str, KeyExtractor] = field(default_factory=dict)
+    outputs: dict[str, Any] = field(default_factory=dict)
+    """The streams produced, with their types where outputs= states them, else UNKNOWN."""
+    options: ComputationOptions = field(default_factory=ComputationOptions)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def where(self) -> str:
+        """How problems name it."""
+        return f"computation {self.name!r}"
+
+    def problem(self, message: str, *, at: str = "") -> None:
+        """Note a mistake; ``at`` names a part of the computation."""
+        self.problems.append(Problem(f"{self.where}, {at}" if at else self.where, message))
+
+
+def declare_computation(
+    given: object, name: object, inputs: object, outputs: object, options: ComputationOptions
+) -> ComputationDeclaration:
+    """Take in what ``add`` was given. Mistakes are noted in the declaration's problems, never raised."""
+    cls: Any = given if isinstance(given, type) else typing.get_origin(given) or type(given)
+    is_computation = isinstance(cls, type) and issubclass(cls, Computation)
+    declared = ComputationDeclaration(
+        name if isinstance(name, str) else _kebab_case(_name_of(cls if is_computation else given)),
+        f"{getattr(cls, '__module__', '')}:{getattr(cls, '__qualname__', '')}",
+        None,
+    )
+    if not isinstance(name, str | None):
+        declared.problem(f"name= must be a str, not {name!r:.80}")
+    _take_options(declared, options)
+    if is_computation:
+        _create(declared, given, cls)
+    else:
+        declared.problem(f"add() takes a subclass of millwheel.Computation, or an instance of one, not {given!r:.80}")
+    _take_inputs(declared, inputs)
+    _take_outputs(declared, outputs)
+    return declared
+
+
+def _take_options(declared: ComputationDeclaration, options: ComputationOptions) -> None:
+    """Note what is wrong with the options; the declaration keeps the defaults where they are."""
+    wrong = list(computation_option_problems(options))
+    for message in wrong:
+        declared.problem(message)
+    if not wrong:
+        declared.options = options
+
+
+def _name_of(given: object) -> str:
+    return str(getattr(given, "__name__", type(given).__name__))
+
+
+def _kebab_case(name: str) -> str:
+    """``WindowCounter`` as ``window-counter``, ``HTTPLog`` as ``http-log``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).replace("_", "-").lower().strip("-")
+
+
+def _create(declared: ComputationDeclaration, given: Any, cls: type) -> None:
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+        declared.problem(f"{cls.__name__} does not define {missing}, without which it cannot run")
+        return
+    if isinstance(given, Computation):
+        declared.computation = given
+    else:
+        try:
+            declared.computation = given()
+        except Exception as error:
+            declared.problem(
+                f"{cls.__name__}() failed with {type(error).__name__}: {error}; "
+                f"if it has parameters, add an instance: add({cls.__name__}(...), ...)"
+            )
+    _take_types(declared, declared.computation if declared.computation is not None else given, cls)
+    if declared.computation is not None:
+        _check_hook(declared, "process_record", "record")
+        _check_hook(declared, "process_timer", "timer")
+
+
+def _take_types(declared: ComputationDeclaration, owner: Any, cls: type) -> None:
+    advice = f"write class {cls.__name__}(millwheel.Computation[Input, State])"
+    try:
+        stated = input_and_state_types(owner)
+    except Exception as error:  # a forward reference to a name that is not there
+        declared.problem(f"the types that {cls.__name__} names cannot be found: {type(error).__name__}: {error}")
+        return
+    if stated is None:
+        declared.problem(f"{cls.__name__} does not state its types: {advice}")
+        return
+    declared.input_type, declared.state_type = (UNKNOWN if isinstance(one, TypeVar) else one for one in stated)
+    open_types = [f"~{one.__name__}" for one in stated if isinstance(one, TypeVar)]
+    if open_types:
+        declared.problem(
+            f"{cls.__name__} is generic in {', '.join(open_types)}: add a subclass or an instance that fills it, "
+            f"such as {cls.__name__}[{', '.join('...' for _ in open_types)}]()"
+        )
+
+
+def _check_hook(declared: ComputationDeclaration, hook: str, argument: str) -> None:
+    method = getattr(declared.computation, hook)
+    wanted = f"{hook}(self, ctx, {argument})"
+    if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
+        declared.problem(f"{hook} is a generator, whose body would never run: use ctx.produce(...) instead of yield")
+    if not callable(method):
+        declared.problem(f"{hook} is {type_name(type(method))}, and must be a method {wanted}")
+        return
+    try:
+        inspect.signature(method).bind(None, None)
+    except TypeError:
+        declared.problem(f"{hook}{inspect.signature(method)} cannot be called: it must be {wanted}")
+
+
+def _take_inputs(declared: ComputationDeclaration, inputs: object) -> None:
+    example = "inputs={'stream': millwheel.key('field')}"
+    if not isinstance(inputs, Mapping):
+        declared.problem(f"inputs= takes a mapping from streams to keys, such as {example}, not {inputs!r:.80}")
+        return
+    if not inputs:
+        declared.problem(f"it has no inputs, so nothing would ever call it: give it some, such as {example}")
+    for stream, extractor in inputs.items():
+        if not isinstance(stream, str):
+            declared.problem(f"inputs= takes a mapping from streams to keys, such as {example}: {stream!r} is no name")
+        elif not isinstance(extractor, KeyExtractor):
+            hint = f": write millwheel.key({extractor!r})" if isinstance(extractor, str) or callable(extractor) else ""
+            declared.problem(f"it is keyed by {extractor!r:.80}, which is no key{hint}", at=f"input {stream!r}")
+        else:
+            declared.inputs[stream] = extractor
+
+
+def _take_outputs(declared: ComputationDeclaration, outputs: object) -> None:
+    if isinstance(outputs, str | bytes) or not isinstance(outputs, typing.Iterable):
+        hint = f": write outputs=[{outputs!r}]" if isinstance(outputs, str) else ""
+        declared.problem(f"outputs= takes a list of streams, or a mapping to their types, not {outputs!r:.80}{hint}")
+        return
+    for stream in outputs:
+        if not isinstance(stream, str):
+            declared.problem(f"outputs= takes a list of streams, or a mapping to their types: {stream!r} is no name")
+            continue
+        if stream in declared.outputs:
+            declared.problem("it is listed twice", at=f"output {stream!r}")
+        declared.outputs[stream] = outputs[stream] if isinstance(outputs, Mapping) else UNKNOWN

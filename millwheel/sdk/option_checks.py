@@ -1,0 +1,94 @@
+"""What is wrong with the options of a stream or a computation, each said with what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from millwheel.sdk.options import ComputationOptions, FailureAction, FailurePolicy, Late, Retention
+
+if TYPE_CHECKING:
+    from millwheel.sdk.declarations import StreamDeclaration
+
+__all__ = ["computation_option_problems", "stream_option_problems"]
+
+_PROCESS_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,127}")
+_MAX_DELAY: Final = 366 * 24 * 3_600 * 1_000_000
+
+
+def stream_option_problems(stream: StreamDeclaration) -> Iterator[str]:
+    """The messages for one declaration of a stream."""
+    yield from _duration("id_slack", stream.id_slack, least=0)
+    if stream.allowed_skew is not None:
+        yield from _duration("allowed_skew", stream.allowed_skew, least=1)
+    yield from _injectors(stream.injectors)
+    if stream.retention is not None:
+        yield from _retention(stream.retention)
+
+
+def _retention(retention: Any) -> Iterator[str]:
+    if not isinstance(retention, Retention):
+        yield f"retention= takes millwheel.Retention(age=..., bytes=...), not {retention!r}"
+        return
+    if retention.age is None and retention.bytes is None:
+        yield "Retention() bounds nothing: give it age=, bytes= or both"
+    if retention.age is not None:
+        yield from _duration("Retention(age=...)", retention.age, least=1, most=None)
+    if retention.bytes is not None and not _is_count(retention.bytes, 1):
+        yield f"Retention(bytes=...) must be a positive number of bytes, not {retention.bytes!r}"
+
+
+def _injectors(injectors: Any) -> Iterator[str]:
+    if not isinstance(injectors, tuple):
+        yield f"injectors= takes a list of names, not {injectors!r:.80}"
+        return
+    for name in injectors:
+        if not isinstance(name, str) or not _PROCESS_NAME.fullmatch(name):
+            yield f"injectors= names {name!r}: an injector process's name is 1 to 128 of a-z, 0-9, _, . and -"
+    if len(set(injectors)) < len(injectors):
+        yield "injectors= names a process twice"
+
+
+def computation_option_problems(options: ComputationOptions) -> Iterator[str]:
+    """The messages for one computation."""
+    for name in ("exactly_once", "strong"):
+        value = getattr(options, name)
+        if not isinstance(value, bool):
+            yield f"{name}= must be True or False, not {value!r}"
+    late: Any = options.late
+    if not isinstance(late, Late):
+        yield f"late= takes Late.PROCESS, Late.DROP or divert(stream), not {late!r:.80}"
+    on_failure: Any = options.on_failure
+    if isinstance(on_failure, FailurePolicy):
+        yield from _failure_policy(on_failure)
+    else:
+        name = getattr(on_failure, "__name__", None) or f"{on_failure!r:.80}"
+        yield f"on_failure= takes retry(...), dead_letter(...) or stop(...), not {name}"
+    yield from _duration("straggler_delay", options.straggler_delay, least=1)
+
+
+def _failure_policy(policy: FailurePolicy) -> Iterator[str]:
+    name = policy.action.name.lower()
+    if policy.action is not FailureAction.RETRY and not _is_count(policy.max_attempts, 1):
+        yield f"{name}(after=...) must be 1 or more attempts, not {policy.max_attempts!r}"
+    wrong = [
+        *_duration(f"{name}(initial=...)", policy.initial_backoff, least=1),
+        *_duration(f"{name}(maximum=...)", policy.max_backoff, least=1),
+    ]
+    yield from wrong
+    if not wrong and policy.max_backoff < policy.initial_backoff:
+        yield f"{name}(): maximum={policy.max_backoff} is less than initial={policy.initial_backoff}"
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _duration(name: str, value: Any, *, least: int, most: int | None = _MAX_DELAY) -> Iterator[str]:
+    """Durations are integer microseconds; the upper bound catches those given in another unit."""
+    if not _is_count(value, least):
+        sign = "a positive duration" if least else "a duration of 0 or more"
+        yield f"{name} must be {sign} such as millwheel.seconds(1), not {value!r}"
+    elif most is not None and value > most:
+        yield f"{name} is {value} microseconds, more than a year: use millwheel.seconds(...) and its like"

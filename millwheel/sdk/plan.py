@@ -1,0 +1,158 @@
+"""A topology put together: each stream with its type, producers and consumers (section 3, figure 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from millwheel.sdk.codecs import ValueCodec
+from millwheel.sdk.dead_letters import DeadLetter, dead_letter_stream
+from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, StreamDeclaration
+from millwheel.sdk.graph import Edge
+from millwheel.sdk.options import FailureAction, LateAction
+from millwheel.sdk.typeinfo import members, normalise, type_name
+
+__all__ = ["Plan", "Stream", "TypeClaim", "is_known", "lay_out"]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeClaim:
+    """Somebody's statement of a stream's type; ``by`` says whose, for messages."""
+
+    type: Any
+    by: str
+
+
+@dataclass(slots=True)
+class Stream:
+    """One stream of a topology. ``type`` is UNKNOWN where nothing says it."""
+
+    name: str
+    declaration: StreamDeclaration | None = None
+    claims: list[TypeClaim] = field(default_factory=list)
+    type: Any = UNKNOWN
+    type_by: str = ""
+    producers: list[str] = field(default_factory=list)
+    consumers: list[str] = field(default_factory=list)
+    codec: ValueCodec | None = None
+    """Set once the type is known to have one."""
+
+    @property
+    def where(self) -> str:
+        """How problems and errors name it."""
+        return f"stream {self.name!r}"
+
+    @property
+    def type_name(self) -> str:
+        """The type as a person would write it."""
+        return type_name(self.type)
+
+
+@dataclass(slots=True)
+class Plan:
+    """All of a topology: what validation looks at, and what is compiled and sent."""
+
+    name: str
+    streams: dict[str, Stream]
+    computations: dict[str, ComputationDeclaration]
+
+    def edges(self, *, feedback: bool) -> list[Edge]:
+        """Which computation feeds which; with ``feedback`` False, without the declared feedback edges."""
+        return [
+            Edge(producer, stream, consumer)
+            for consumer, computation in self.computations.items()
+            for stream, extractor in computation.inputs.items()
+            if feedback or not extractor.feedback
+            for producer in self.streams[stream].producers
+        ]
+
+
+def is_known(annotation: Any) -> bool:
+    """Whether a type is stated, and not UNKNOWN."""
+    return annotation is not UNKNOWN
+
+
+def lay_out(
+    name: str, declarations: Iterable[StreamDeclaration], computations: Mapping[str, ComputationDeclaration]
+) -> Plan:
+    """Put a topology together, and find the types of its streams.
+
+    A stream's type is what is declared for it, by ``source``, ``stream``, ``external`` or ``outputs=``. Else
+    it is what its consumers take: the type of a consumer that takes a single one; or, of a consumer that takes a
+    union, the member that none of its other inputs has. A stream of diverted late records has the type
+    of the inputs. One that nothing of the topology consumes carries whatever MessagePack can.
+    """
+    plan = Plan(name, {}, dict(computations))
+    for declaration in declarations:
+        stream = _stream(plan, declaration.name)
+        stream.declaration = stream.declaration or declaration
+        stream.claims.append(TypeClaim(normalise(declaration.type), f"{declaration.kind.value}()"))
+    for computation in plan.computations.values():
+        for given in computation.inputs:
+            _stream(plan, given).consumers.append(computation.name)
+        for given, stated in computation.outputs.items():
+            stream = _stream(plan, given)
+            stream.producers.append(computation.name)
+            if is_known(stated):
+                stream.claims.append(TypeClaim(normalise(stated), f"outputs= of computation {computation.name!r}"))
+        if computation.options.on_failure.action is FailureAction.DEAD_LETTER:
+            _add_dead_letters(plan, computation)
+    _find_types(plan)
+    return plan
+
+
+def _stream(plan: Plan, name: str) -> Stream:
+    return plan.streams.setdefault(name, Stream(name))
+
+
+def _add_dead_letters(plan: Plan, computation: ComputationDeclaration) -> None:
+    stream = _stream(plan, dead_letter_stream(plan.name))
+    stream.producers.append(computation.name)
+    if not stream.claims:
+        stream.claims.append(TypeClaim(DeadLetter, "on_failure=dead_letter()"))
+
+
+def _find_types(plan: Plan) -> None:
+    for stream in plan.streams.values():
+        if stream.claims:
+            _settle(stream, stream.claims[0].type, stream.claims[0].by)
+    for computation in plan.computations.values():
+        offers = members(computation.input_type)
+        if len(offers) == 1 and is_known(offers[0]) and offers[0] is not Any:
+            for name in computation.inputs:
+                _settle(plan.streams[name], offers[0], f"taken so by computation {computation.name!r}")
+    while any(_eliminate(plan, computation) for computation in plan.computations.values()):
+        pass
+    for computation in plan.computations.values():
+        _type_diverted(plan, computation)
+    for stream in plan.streams.values():
+        takes_anything = all(plan.computations[name].input_type is Any for name in stream.consumers)
+        if stream.producers and takes_anything:
+            _settle(stream, Any, "anything, for no type is stated")
+
+
+def _settle(stream: Stream, annotation: Any, by: str) -> None:
+    if not is_known(stream.type):
+        stream.type, stream.type_by = annotation, by
+
+
+def _eliminate(plan: Plan, computation: ComputationDeclaration) -> bool:
+    """Of a computation that takes a union: if one input is untyped, and one member unclaimed, they belong together."""
+    inputs = [plan.streams[name] for name in computation.inputs]
+    untyped = [stream for stream in inputs if not is_known(stream.type)]
+    claimed = [part for stream in inputs if is_known(stream.type) for part in members(stream.type)]
+    left = [offer for offer in members(computation.input_type) if is_known(offer) and offer not in claimed]
+    if len(untyped) != 1 or len(left) != 1:
+        return False
+    _settle(untyped[0], left[0], f"taken so by computation {computation.name!r}")
+    return True
+
+
+def _type_diverted(plan: Plan, computation: ComputationDeclaration) -> None:
+    late = computation.options.late
+    types = [plan.streams[name].type for name in computation.inputs]
+    if late.action is not LateAction.DIVERT or late.stream not in plan.streams:
+        return
+    if types and is_known(types[0]) and all(one == types[0] for one in types):
+        _settle(plan.streams[late.stream], types[0], f"late records of computation {computation.name!r}")

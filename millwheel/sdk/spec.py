@@ -1,0 +1,68 @@
+"""A topology as it is sent: protobuf, deterministic, and with a digest (section 7.1)."""
+
+from __future__ import annotations
+
+import hashlib
+
+from millwheel.rpc.v1 import topology_pb2
+from millwheel.sdk.codecs import ValueFormat
+from millwheel.sdk.declarations import ComputationDeclaration, StreamKind
+from millwheel.sdk.plan import Plan, Stream
+from millwheel.sdk.typeinfo import type_name
+
+__all__ = ["build_spec", "spec_digest"]
+
+
+def build_spec(plan: Plan, code: topology_pb2.CodeReference | None) -> topology_pb2.TopologySpec:
+    """The spec of a topology that has been found valid. Streams and computations stand in the order of their names."""
+    return topology_pb2.TopologySpec(
+        name=plan.name,
+        streams=[_stream(plan.streams[name]) for name in sorted(plan.streams)],
+        computations=[_computation(plan, plan.computations[name]) for name in sorted(plan.computations)],
+        code=code,
+    )
+
+
+def spec_digest(spec: topology_pb2.TopologySpec) -> str:
+    """SHA-256 of the spec in lower-case hex: equal specs have equal digests, in every process."""
+    return hashlib.sha256(spec.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _stream(stream: Stream) -> topology_pb2.StreamSpec:
+    value_format = stream.codec.format if stream.codec is not None else ValueFormat.MSGPACK
+    spec = topology_pb2.StreamSpec(name=stream.name, record_type=stream.type_name, format=value_format.value)
+    declaration = stream.declaration
+    if declaration is None:
+        return spec
+    spec.external = declaration.kind is StreamKind.EXTERNAL
+    if declaration.kind is StreamKind.SOURCE:
+        spec.injected = True
+        spec.id_slack_us = declaration.id_slack
+        spec.allowed_skew_us = declaration.allowed_skew or 0
+        spec.expected_injectors.extend(sorted(declaration.injectors))
+    if declaration.retention is not None:
+        spec.retention.CopyFrom(declaration.retention.to_proto())
+    return spec
+
+
+def _computation(plan: Plan, computation: ComputationDeclaration) -> topology_pb2.ComputationSpec:
+    options = computation.options
+    produced = [name for name, stream in plan.streams.items() if computation.name in stream.producers]
+    return topology_pb2.ComputationSpec(
+        name=computation.name,
+        implementation=computation.implementation,
+        inputs=[
+            topology_pb2.InputSpec(
+                stream=name, key=extractor.to_proto(plan.streams[name].type), feedback=extractor.feedback
+            )
+            for name, extractor in sorted(computation.inputs.items())
+        ],
+        outputs=sorted(produced),
+        exactly_once=options.exactly_once,
+        strong_productions=options.strong,
+        late_policy=options.late.action.value,
+        late_stream=options.late.stream or "",
+        failure_policy=options.on_failure.to_proto(),
+        state_type=type_name(computation.state_type),
+        straggler_delay_us=options.straggler_delay,
+    )

@@ -1,0 +1,273 @@
+"""What the SDK asks of the types that users state: their names, their fields, and what fits where.
+
+Python's annotations are read here and nowhere else, so that the rest of the SDK sees plain answers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, Union
+
+import msgspec
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+__all__ = [
+    "Field",
+    "accepts",
+    "field_of",
+    "generic_arguments",
+    "is_key_type",
+    "is_protobuf",
+    "members",
+    "normalise",
+    "runtime_classes",
+    "supertype",
+    "type_name",
+]
+
+
+def normalise(annotation: Any) -> Any:
+    """``annotation`` without what makes no difference here: aliases, Annotated; None is NoneType, object is Any."""
+    while True:
+        if annotation is None:
+            return type(None)
+        if annotation is object:
+            return Any
+        if typing.get_origin(annotation) is typing.Annotated:
+            annotation = annotation.__origin__
+        elif type(annotation).__name__ == "TypeAliasType":
+            annotation = annotation.__value__
+        else:
+            return annotation
+
+
+def supertype(annotation: Any) -> Any:
+    """The type that stands behind a NewType, and any other type itself."""
+    annotation = normalise(annotation)
+    while isinstance(annotation, typing.NewType):
+        annotation = normalise(annotation.__supertype__)
+    return annotation
+
+
+def members(annotation: Any) -> tuple[Any, ...]:
+    """The members of a Union, flattened; of any other type, itself alone."""
+    annotation = normalise(annotation)
+    if typing.get_origin(annotation) in (Union, types.UnionType):
+        return tuple(part for member in typing.get_args(annotation) for part in members(member))
+    return (annotation,)
+
+
+def type_name(annotation: Any) -> str:
+    """The type as a person would write it: ``dict[str, int]``, ``Query | None``."""
+    parts = members(annotation)
+    if len(parts) > 1:
+        return " | ".join(type_name(part) for part in parts)
+    plain = parts[0]
+    if plain is type(None):
+        return "None"
+    if plain is Ellipsis:
+        return "..."
+    origin, arguments = typing.get_origin(plain), typing.get_args(plain)
+    if origin is typing.Literal:
+        return f"Literal[{', '.join(repr(argument) for argument in arguments)}]"
+    if origin is not None and arguments:
+        return f"{type_name(origin)}[{', '.join(type_name(argument) for argument in arguments)}]"
+    return getattr(plain, "__qualname__", None) or getattr(plain, "__name__", None) or str(plain)
+
+
+def is_protobuf(annotation: Any) -> bool:
+    """Whether it is a protobuf message class."""
+    return isinstance(annotation, type) and issubclass(annotation, Message)
+
+
+def runtime_classes(annotation: Any) -> tuple[type, ...] | None:
+    """The classes of which a value of this type is an instance; None where isinstance cannot tell."""
+    classes: list[type] = []
+    for member in members(annotation):
+        plain = supertype(member)
+        if typing.is_typeddict(plain):
+            plain = dict
+        found = typing.get_origin(plain) or plain
+        if not isinstance(found, type):
+            return None
+        classes.append(found)
+        if found is float:
+            classes.append(int)
+    return tuple(classes)
+
+
+def accepts(wanted: Any, given: Any) -> bool:
+    """Whether every value of type ``given`` is one of type ``wanted``, as far as the annotations tell."""
+    offers = members(wanted)
+    return all(any(_accepts_one(offer, part) for offer in offers) for part in members(given))
+
+
+def _accepts_one(wanted: Any, given: Any) -> bool:
+    if wanted is Any or wanted == given:
+        return True
+    if isinstance(given, typing.NewType):
+        return _accepts_one(wanted, normalise(given.__supertype__))
+    given_class, wanted_class = typing.get_origin(given) or given, typing.get_origin(wanted) or wanted
+    if not (isinstance(given_class, type) and isinstance(wanted_class, type)):
+        return False
+    if typing.is_typeddict(given_class) or typing.is_typeddict(wanted_class):
+        return given_class is wanted_class or (wanted is dict and typing.is_typeddict(given_class))
+    if given_class is bool and wanted_class is int:
+        return False
+    # Arguments, where both have them, were compared above: list[int] is no list[str].
+    return issubclass(given_class, wanted_class) and not (typing.get_args(wanted) and typing.get_args(given))
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a value: how it is read, its type, and its name in the encoded value ("" where it has none)."""
+
+    item: bool | None
+    """Read by value[name] (True) or value.name (False); None where only the value can tell."""
+    type: Any
+    wire_name: str
+
+
+def field_of(annotation: Any, name: str) -> Field | str | None:
+    """The field ``name`` of a type; None where the type cannot tell; a text that names the fields it has instead."""
+    found: list[Field] = []
+    for member in members(annotation):
+        if member is type(None):
+            continue
+        field = _field_of_one(supertype(member), name)
+        if not isinstance(field, Field):
+            return field
+        found.append(field)
+    if not found or any((one.item, one.wire_name) != (found[0].item, found[0].wire_name) for one in found):
+        return None
+    merged = found[0].type if len(found) == 1 else Union[tuple(one.type for one in found)]  # noqa: UP007
+    return Field(found[0].item, merged, found[0].wire_name)
+
+
+def _field_of_one(plain: Any, name: str) -> Field | str | None:
+    origin = typing.get_origin(plain) or plain
+    if not isinstance(origin, type):
+        return None
+    if typing.is_typeddict(origin):
+        return _pick({key: Field(True, hint, key) for key, hint in _hints(origin).items()}, name)
+    if issubclass(origin, Mapping):
+        arguments = typing.get_args(plain)
+        return Field(True, arguments[1] if len(arguments) == 2 else Any, name)
+    fields = _attribute_fields(origin, plain)
+    if fields is None:
+        return None
+    picked = _pick(fields, name)
+    if isinstance(picked, str) and hasattr(origin, name):
+        # A property, or a class attribute: readable by user code, absent from the encoded value.
+        return Field(False, Any, "")
+    return picked
+
+
+def _attribute_fields(origin: type, plain: Any) -> dict[str, Field] | None:
+    if issubclass(origin, msgspec.Struct):
+        named = msgspec.structs.fields(plain)
+        wire = {field.name: "" if origin.__struct_config__.array_like else field.encode_name for field in named}
+        return {field.name: Field(False, field.type, wire[field.name]) for field in named}
+    if dataclasses.is_dataclass(origin):
+        hints = _hints(origin)
+        return {one.name: Field(False, hints.get(one.name, Any), one.name) for one in dataclasses.fields(origin)}
+    if issubclass(origin, Message):
+        return {one.name: Field(False, _protobuf_type(one), one.name) for one in origin.DESCRIPTOR.fields}
+    if issubclass(origin, tuple) and hasattr(origin, "_fields"):
+        hints = _hints(origin)
+        return {one: Field(False, hints.get(one, Any), "") for one in origin._fields}
+    return {} if origin in (str, int, float, bool, bytes, list, tuple, set, frozenset) else None
+
+
+def _pick(fields: dict[str, Field], name: str) -> Field | str:
+    return fields[name] if name in fields else ", ".join(fields)
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cls)
+    except Exception:  # a name that cannot be resolved: the type cannot tell
+        return dict.fromkeys(getattr(cls, "__annotations__", {}), Any)
+
+
+def _protobuf_type(field: Any) -> Any:
+    if field.is_repeated:
+        return list[Any]
+    if field.message_type is not None:
+        return GetMessageClass(field.message_type)
+    kinds = {
+        FieldDescriptor.CPPTYPE_STRING: bytes if field.type == FieldDescriptor.TYPE_BYTES else str,
+        FieldDescriptor.CPPTYPE_BOOL: bool,
+        FieldDescriptor.CPPTYPE_DOUBLE: float,
+        FieldDescriptor.CPPTYPE_FLOAT: float,
+    }
+    return kinds.get(field.cpp_type, int)
+
+
+def is_key_type(annotation: Any) -> bool:
+    """Whether some value of this type can be a part of a key: str, int, or what cannot be told; None aside."""
+    return all(member is type(None) or _is_key_member(supertype(member)) for member in members(annotation))
+
+
+def _is_key_member(plain: Any) -> bool:
+    if typing.get_origin(plain) is typing.Literal:
+        return all(isinstance(value, str | int) and not isinstance(value, bool) for value in typing.get_args(plain))
+    if not isinstance(plain, type):
+        return plain is Any or isinstance(plain, TypeVar)
+    if issubclass(plain, enum.Enum):
+        return issubclass(plain, str | int)
+    return issubclass(plain, str | int) and plain is not bool
+
+
+def generic_arguments(owner: Any, base: type) -> tuple[Any, ...] | None:
+    """The arguments with which ``owner`` (a class, or an alias of one) fills the generic class ``base``.
+
+    Looks through intermediate generic classes. None where a class on the way names ``base`` bare.
+    A TypeVar that nothing fills stays in the answer.
+    """
+    origin = typing.get_origin(owner) or owner
+    arguments = typing.get_args(owner)
+    if origin is base:
+        return arguments or None
+    parameters = getattr(origin, "__parameters__", ())
+    filled = dict(zip(parameters, arguments, strict=False))
+    for parent in _original_bases(origin):
+        parent_origin = typing.get_origin(parent) or parent
+        if parent_origin is Generic or not (isinstance(parent_origin, type) and issubclass(parent_origin, base)):
+            continue
+        found = generic_arguments(_substitute(parent, filled, origin), base)
+        if found is not None:
+            return found
+    return None
+
+
+def _original_bases(cls: type) -> Iterator[Any]:
+    yield from cls.__dict__.get("__orig_bases__", cls.__bases__)
+
+
+def _substitute(alias: Any, filled: dict[Any, Any], owner: type) -> Any:
+    """``alias`` with its type variables filled, and its forward references looked up where ``owner`` stands."""
+    arguments = typing.get_args(alias)
+    if not arguments:
+        return alias
+    resolved = tuple(_resolve(argument, owner) for argument in arguments)
+    alias = typing.get_origin(alias)[resolved if len(resolved) > 1 else resolved[0]]
+    variables = getattr(alias, "__parameters__", ())
+    return alias[tuple(filled.get(variable, variable) for variable in variables)] if variables else alias
+
+
+def _resolve(argument: Any, owner: type) -> Any:
+    if not isinstance(argument, typing.ForwardRef | str):
+        return argument
+    text = argument if isinstance(argument, str) else argument.__forward_arg__
+    module = sys.modules.get(owner.__module__)
+    holder = types.SimpleNamespace(__annotations__={"it": text})
+    return typing.get_type_hints(holder, globalns=vars(module) if module else {})["it"]
