@@ -14,6 +14,7 @@ from typing import Final
 from millwheel.store.contract import PartId, StateRow
 from millwheel.worker.interval.entry import FORMAT, BaseMeta, encode_part
 from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.judging import SEGMENT_PART
 from millwheel.worker.messages import DeleteEntries, DeleteParts, FlushStates, Instruction, WriteParts
 
 __all__ = ["DEDUP_PART", "META_PART", "OUTBOX_PART", "SEGMENT_PART", "TIMERS_PART", "Checkpointer"]
@@ -22,7 +23,6 @@ META_PART: Final = "meta"
 TIMERS_PART: Final = "timers"
 OUTBOX_PART: Final = "outbox"
 DEDUP_PART: Final = "dedup"
-SEGMENT_PART: Final = "segment"
 
 _OUTBOX_ROWS: Final = 5_000
 """Productions in one part."""

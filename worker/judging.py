@@ -1,0 +1,188 @@
+"""The duplicate check as a receiver goes through it (section 6.1.1): what an interval and a stream log share.
+
+A delivery is judged by the dedup; where that needs to know whether a sequence lives, or to read id
+segments, the delivery waits here for the answer. What comes of it goes to ``_admit``, the subclass's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from millwheel.core.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import PartId
+from millwheel.worker.dedup import Dedup, Outcome, Verdict
+from millwheel.worker.messages import (
+    Acknowledge,
+    CheckSequence,
+    Delivery,
+    Instruction,
+    PartsRead,
+    ReadSegments,
+    SenderWatermarks,
+    SequenceChecked,
+    WriteParts,
+)
+
+__all__ = ["SEGMENT_PART", "JudgedState", "Judging", "JudgingConfig", "column_problem", "refusal"]
+
+SEGMENT_PART: Final = "segment"
+"""The kind of base part that holds a stored id segment, or its filter."""
+
+_ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+_FULL: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+_REFUSED: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
+
+_SEGMENT_NUMBERS: Final = 1 << 40
+"""WriteParts numbers of id segments start here, apart from those of checkpoints."""
+
+
+class JudgingConfig(Protocol):
+    """What the check needs to know of its owner."""
+
+    @property
+    def journal(self) -> str: ...
+    @property
+    def sequencer(self) -> int: ...
+    @property
+    def slack(self) -> Mapping[str, int]: ...
+
+
+class JudgedState(Protocol):
+    """The soft state that the check works on."""
+
+    dedup: Dedup
+    committed: int
+    segments: dict[str, tuple[PartId, ...]]
+    """Stored id segments of the dedup, by name."""
+
+    @property
+    def config(self) -> JudgingConfig: ...
+
+
+def refusal(delivery: Delivery, why: str, indexes: Sequence[int] | None = None) -> Acknowledge:
+    """Have the sender send the records ``indexes`` (None: all) again later."""
+    return Acknowledge(delivery, _FULL, range(len(delivery.keys)) if indexes is None else indexes, why)
+
+
+def column_problem(delivery: Delivery) -> str | None:
+    """Why the columns can never be taken as they are: unequal, or over a limit."""
+    keys, values = delivery.keys, delivery.values
+    if not len(keys) == len(values) == len(delivery.timestamps):
+        return f"columns of unequal length: {len(keys)}, {len(values)} and {len(delivery.timestamps)}"
+    if not keys:
+        return None
+    if (longest := max(map(len, keys))) > MAX_KEY_BYTES:
+        return f"a key of {longest:,} bytes; the limit is {MAX_KEY_BYTES:,}"
+    if (longest := max(map(len, values))) > MAX_VALUE_BYTES:
+        return f"a value of {longest:,} bytes; the limit is {MAX_VALUE_BYTES:,}"
+    return None
+
+
+class Judging(ABC):
+    """Judges deliveries, and keeps those that wait for an answer. One per owner."""
+
+    def __init__(self, judged: JudgedState) -> None:
+        self._judged = judged
+        self._duplicates = 0
+        self._unchecked: dict[str, list[Delivery]] = {}
+        """Deliveries of sequences that are being looked up."""
+        self._unsure: list[tuple[Delivery, Verdict]] = []
+        """Deliveries with Bloom filter hits, whose segments are being read."""
+        self._segment_writes: dict[int, tuple[str, tuple[PartId, ...]]] = {}
+        self._next_write = _SEGMENT_NUMBERS
+
+    @abstractmethod
+    def _admit(
+        self, delivery: Delivery, verdict: Verdict | None, fresh: Sequence[int], waiting: Sequence[int]
+    ) -> list[Instruction]:
+        """Take the fresh records in, or abandon and refuse them; refuse those that wait for a copy; ACK the rest."""
+
+    def take_duplicates(self) -> int:
+        """Duplicates since the last call, for the commit's counts."""
+        count, self._duplicates = self._duplicates, 0
+        return count
+
+    def _judge(self, delivery: Delivery) -> list[Instruction]:
+        verdict = self._judged.dedup.check(delivery.ids, delivery.keys, delivery.timestamps, delivery.sender)
+        if verdict.outcome is Outcome.JUDGED:
+            if verdict.all_fresh:
+                return self._admit(delivery, verdict, range(verdict.size), ())
+            if verdict.unsure:
+                self._unsure.append((delivery, verdict))
+                return self._read_segments(verdict)
+            self._duplicates += len(verdict.duplicates)
+            return self._admit(delivery, verdict, verdict.fresh, verdict.waiting)
+        if verdict.outcome is Outcome.REFUSED_SEQUENCER:
+            return [Acknowledge(delivery, _REFUSED, (), f"sequencer {delivery.sender.sequencer} has a successor")]
+        if verdict.outcome is Outcome.SEND_AGAIN:
+            return [refusal(delivery, "too old to tell from a duplicate: send it again as it now stands")]
+        sequence = getattr(delivery.ids, "sequence", "")
+        waiting = self._unchecked.setdefault(sequence, [])
+        waiting.append(delivery)
+        return [CheckSequence(sequence)] if len(waiting) == 1 else []
+
+    # Sequences.
+
+    def sequence_checked(self, event: SequenceChecked) -> list[Instruction]:
+        """The sequence lives, or is retired: judge what waited for the answer."""
+        waiting = self._unchecked.pop(event.sequence, [])
+        if not event.alive:
+            self._judged.dedup.retire(event.sequence)
+            return [Acknowledge(one, _REFUSED, (), f"sequence {event.sequence} is retired") for one in waiting]
+        self._judged.dedup.admit(event.sequence)
+        out: list[Instruction] = []
+        for delivery in waiting:
+            out.extend(self._judge(delivery))
+        return out
+
+    # Opaque ids: segments and their collection.
+
+    def _read_segments(self, verdict: Verdict) -> list[Instruction]:
+        parts = [self._judged.segments[name][0] for name in sorted(verdict.segments)]
+        return [ReadSegments(self._judged.config.journal, parts)]
+
+    def segments_read(self, event: PartsRead) -> list[Instruction]:
+        """Segments have been read: judge the records that hit their filters."""
+        blobs = {part.name.removeprefix(f"{SEGMENT_PART}/ids/"): blob for part, blob in event.blobs.items()}
+        out: list[Instruction] = []
+        still: list[tuple[Delivery, Verdict]] = []
+        for delivery, verdict in self._unsure:
+            if not verdict.segments <= blobs.keys():
+                still.append((delivery, verdict))
+                continue
+            resolution = self._judged.dedup.resolve(verdict, blobs)
+            self._duplicates += len(verdict.duplicates) + len(resolution.duplicates)
+            fresh = sorted({*verdict.fresh, *resolution.fresh})
+            out.extend(self._admit(delivery, verdict, fresh, [*verdict.waiting, *resolution.again]))
+        self._unsure = still
+        return out
+
+    def collect(self, event: SenderWatermarks) -> None:
+        """Broadcast values let ids go that nobody will send again."""
+        for computation, watermark in event.values.items():
+            slack = self._judged.config.slack.get(computation, 0)
+            self._judged.dedup.advance(computation, watermark, slack, event.sequencers.get(computation, ()))
+
+    def seal_segments(self) -> list[Instruction]:
+        """Hand full id segments to the store; call it when a commit is acknowledged."""
+        out: list[Instruction] = []
+        config = self._judged.config
+        for segment in self._judged.dedup.seal():
+            commit = self._judged.committed
+            ids = PartId(f"{SEGMENT_PART}/ids/{segment.name}", config.sequencer, commit)
+            bloom = PartId(f"{SEGMENT_PART}/filter/{segment.name}", config.sequencer, commit)
+            number = self._next_write
+            self._next_write += 1
+            self._segment_writes[number] = (segment.name, (ids, bloom))
+            out.append(WriteParts(config.journal, number, {ids: segment.ids, bloom: segment.filter}))
+        return out
+
+    def parts_written(self, number: int) -> None:
+        """A segment is stored: from now on its filter stands for it in memory."""
+        if number in self._segment_writes:
+            name, parts = self._segment_writes.pop(number)
+            self._judged.segments[name] = parts
+            self._judged.dedup.segment_stored(name)
