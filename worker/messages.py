@@ -24,6 +24,7 @@ __all__ = [
     "AppendEntry",
     "Appended",
     "AsyncHook",
+    "CatalogChanged",
     "CheckSequence",
     "DeleteEntries",
     "DeleteParts",
@@ -137,7 +138,15 @@ class SenderWatermarks:
     """Broadcast values by sending computation, with the sequencers behind them."""
 
     values: Mapping[str, int]
-    sequencers: Mapping[str, Sequence[tuple[KeyInterval, int]]] = field(default_factory=dict)
+    sequencers: Mapping[str, Sequence[tuple[KeyInterval | str, int]]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CatalogChanged:
+    """Who sends to this interval now, and which consumers of its productions are no more."""
+
+    senders: frozenset[str]
+    gone: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -203,6 +212,7 @@ Event = (
     | Acknowledged
     | Resend
     | SenderWatermarks
+    | CatalogChanged
     | StatesRead
     | StatesFlushed
     | PartsWritten

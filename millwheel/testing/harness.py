@@ -8,6 +8,7 @@ commits, timers, watermarks, late records, failures and their policies, is what 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import itertools
 from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping
@@ -17,8 +18,11 @@ from typing import Any, Final, TypeVar
 from millwheel.core.keys import ALL_KEYS, KeyInterval
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.sdk.compiled import compile_computation, consumers_of, value_codec
+from millwheel.sdk.codecs import ValueCodec
+from millwheel.sdk.compiled import compile_computation, consumers_of
 from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.dead_letters import dead_letter_stream
+from millwheel.sdk.declarations import StreamKind
 from millwheel.sdk.topology import Topology
 from millwheel.store.contract import SequencerRefusedError
 from millwheel.store.memory import MemoryStore
@@ -60,6 +64,9 @@ __all__ = ["Produced", "TopologyHarness"]
 
 T = TypeVar("T")
 
+_RESEND_AFTER: Final = 10_000
+"""Microseconds until a refused batch is sent again."""
+
 _START: Final = Timestamp(1_700_000_000_000_000)
 """The virtual clock's first value: 2023-11-14T22:13:20Z."""
 
@@ -98,6 +105,12 @@ class TopologyHarness:
     ) -> None:
         topology.check()
         self.topology = topology
+        self._plan = topology.plan()
+        self._sources = [
+            name
+            for name, stream in self._plan.streams.items()
+            if stream.declaration is not None and stream.declaration.kind is not StreamKind.STREAM
+        ]
         self.now = int(now)
         self.store = MemoryStore()
         self.failures: list[str] = []
@@ -112,11 +125,16 @@ class TopologyHarness:
         self._injected: dict[str, int] = {}
         self._watermarks: dict[str, int] = {}
         self._by_interval: dict[str, dict[KeyInterval, int]] = {}
-        self._pending_acks: dict[tuple[str, int], bool] = {}
-        for name in topology.computation_names():
+        self._declared: dict[str, int] = dict.fromkeys(self._sources, int(MIN_TIMESTAMP))
+        self._unacked: dict[tuple[str, int], Delivery] = {}
+        """Injected records by journal and token: sent again after a crash, and holding the injector's watermark."""
+        self._later: list[tuple[int, int, str, Event]] = []
+        """Events at a virtual time to come, as a heap."""
+        self._order = itertools.count()
+        for name in self._plan.computations:
             for keys in self._intervals():
                 _now(self.store.create_journal(_journal(name, keys)))
-        for stream in topology.source_names():
+        for stream in self._sources:
             self._watermarks[f"injector/{stream}"] = MIN_TIMESTAMP
         self._loop: asyncio.AbstractEventLoop | None = None
         self._start_all()
@@ -125,7 +143,7 @@ class TopologyHarness:
 
     def send(self, stream: str, value: Any, timestamp: Timestamp, *, record_id: bytes | None = None) -> None:
         """Inject a record. With ``record_id`` (16 bytes) the same id again is a duplicate, as with an injector's ids."""
-        encoded = value_codec(self.topology, stream).encode(value)
+        encoded = self._codec(stream).checked(value)
         position = self._injected[stream] = self._injected.get(stream, 0) + 1
         origin = f"injector/{stream}/test"
         sender = Sender(origin, 1, None, f"injector/{stream}", self._watermarks[f"injector/{stream}"])
@@ -134,6 +152,7 @@ class TopologyHarness:
             ids = PositionIds(origin, 0, [position]) if record_id is None else OpaqueIds([record_id])
             journal = self._locate(consumer, key)
             delivery = Delivery(consumer, journal, stream, sender, ids, [key], [encoded], [timestamp], position, None)
+            self._unacked[journal, position] = delivery
             self._events.append((journal, delivery))
         if not consumers_of(self.topology, stream):
             self._produced.setdefault(stream, []).append(Produced(value, timestamp))
@@ -141,8 +160,9 @@ class TopologyHarness:
 
     def advance_watermark(self, to: Timestamp, stream: str | None = None) -> None:
         """All data up to ``to`` has been sent: of one source, or of all."""
-        for name in [stream] if stream is not None else self.topology.source_names():
-            self._broadcast(f"injector/{name}", to)
+        for name in [stream] if stream is not None else self._sources:
+            self._declared[name] = max(self._declared[name], to)
+            self._publish(name)
         self._run()
 
     def finish(self) -> None:
@@ -152,13 +172,10 @@ class TopologyHarness:
     def advance_clock(self, by: Duration) -> None:
         """Let wall time pass: wall timers, retries and other alarms fire at their own moments on the way."""
         end = self.now + by
-        while True:
-            alarms = [(at, journal) for journal, core in self._cores.items() if (at := core.next_alarm()) is not None]
-            if not alarms or min(alarms)[0] > end:
-                break
-            at, journal = min(alarms)
+        while (event := self._next_event(end)) is not None:
+            at, journal, what = event
             self.now = max(self.now, at)
-            self._events.append((journal, Tick()))
+            self._events.append((journal, what))
             self._run()
         self.now = end
         for journal in self._cores:
@@ -169,8 +186,11 @@ class TopologyHarness:
         """Lose all memory, and start again from what the store holds, as after ``kill -9``."""
         self._cores.clear()
         self._events.clear()
+        self._later.clear()
         self._by_interval.clear()
         self._start_all()
+        self._events.extend((delivery.journal, delivery) for delivery in self._unacked.values())
+        self._run()
 
     # What tests read.
 
@@ -222,6 +242,17 @@ class TopologyHarness:
         cuts = self._cuts
         return [KeyInterval(a, b) for a, b in zip([b"", *cuts], [*cuts, None], strict=True)] if cuts else [ALL_KEYS]
 
+    def _codec(self, stream: str) -> ValueCodec:
+        codec = self._plan.streams[stream].codec
+        assert codec is not None, "a topology that passed its check has a codec for every stream"
+        return codec
+
+    def _senders(self, name: str) -> frozenset[str]:
+        inputs = self._plan.computations[name].inputs
+        followed = [stream for stream, extractor in inputs.items() if not extractor.feedback]
+        producers = {producer for stream in followed for producer in self._plan.streams[stream].producers}
+        return frozenset(producers | {f"injector/{stream}" for stream in followed if stream in self._sources})
+
     def _locate(self, consumer: str, key: bytes) -> str:
         return next(_journal(consumer, keys) for keys in self._intervals() if key in keys)
 
@@ -233,7 +264,7 @@ class TopologyHarness:
         return row.blob if row is not None else b""
 
     def _start_all(self) -> None:
-        for name in self.topology.computation_names():
+        for name in self._plan.computations:
             for keys in self._intervals():
                 self._start(name, keys)
         self._run()
@@ -241,15 +272,13 @@ class TopologyHarness:
     def _start(self, name: str, keys: KeyInterval) -> None:
         program = compile_computation(self.topology, name)
         outputs = {stream: OutputBinding(encode, self._route(stream)) for stream, encode in program.outputs.items()}
-        letters = f"{self.topology.name}.dead-letters"
-        outputs[letters] = OutputBinding(value_codec(self.topology, letters).encode, self._route(letters))
         config = IntervalConfig(
             computation=name,
             journal=_journal(name, keys),
             keys=keys,
             sequencer=next(self._sequencers),
-            senders=frozenset(self.topology.senders_of(name)),
-            dead_letters=letters,
+            senders=self._senders(name),
+            dead_letters=dead_letter_stream(self.topology.name),
             settings=self._settings,
         )
         core = self._cores[config.journal] = IntervalCore(config, program, outputs, self._locate_or_sink)
@@ -264,6 +293,23 @@ class TopologyHarness:
         consumers = consumers_of(self.topology, stream)
         sink = ((f"sink:{stream}", b""),)
         return lambda value: (*((name, extract(value)) for name, extract in consumers), *sink)
+
+    def _publish(self, stream: str) -> None:
+        """The injector's low watermark: what it declared, held back by what is not ACKed."""
+        pending = [one.timestamps[0] for one in self._unacked.values() if one.stream == stream]
+        self._broadcast(f"injector/{stream}", min([self._declared[stream], *pending]))
+
+    def _at(self, time: int, journal: str, event: Event) -> None:
+        heapq.heappush(self._later, (time, next(self._order), journal, event))
+
+    def _next_event(self, end: int) -> tuple[int, str, Event] | None:
+        """What happens next, up to the time ``end``, if only time passes."""
+        alarms = [(at, journal) for journal, core in self._cores.items() if (at := core.next_alarm()) is not None]
+        first = min(alarms, default=None)
+        if self._later and self._later[0][0] <= end and (first is None or self._later[0][0] <= first[0]):
+            time, _, journal, event = heapq.heappop(self._later)
+            return time, journal, event
+        return (*first, Tick()) if first is not None and first[0] <= end else None
 
     def _broadcast(self, computation: str, watermark: int) -> None:
         if watermark > self._watermarks.get(computation, MIN_TIMESTAMP):
@@ -306,7 +352,7 @@ class TopologyHarness:
             delivery.channel = journal
             self._events.append((delivery.journal, delivery))
             return None
-        codec = value_codec(self.topology, delivery.stream)
+        codec = self._codec(delivery.stream)
         seen = self._seen.setdefault(delivery.stream, set())
         for index, (value, timestamp) in enumerate(zip(delivery.values, delivery.timestamps, strict=True)):
             ids = delivery.ids
@@ -318,13 +364,18 @@ class TopologyHarness:
         return Acknowledged(delivery.token)
 
     def _acknowledge(self, journal: str, one: Acknowledge) -> None:
-        sender = one.delivery.channel
-        if sender is None:
-            return
-        if one.outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
-            self._events.append((sender, Acknowledged(one.delivery.token, one.remaining)))
+        delivery = one.delivery
+        acked = one.outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+        if delivery.channel is None:
+            if not acked:
+                self._at(self.now + _RESEND_AFTER, journal, delivery)
+            elif not one.remaining:
+                self._unacked.pop((journal, delivery.token), None)
+                self._publish(delivery.stream)
+        elif acked:
+            self._events.append((delivery.channel, Acknowledged(delivery.token, one.remaining)))
         else:
-            self._events.append((sender, Resend([one.delivery.token])))
+            self._at(self.now + _RESEND_AFTER, delivery.channel, Resend([delivery.token]))
 
     def _report(self, journal: str, one: Report) -> None:
         values = self._by_interval.setdefault(one.computation, {})

@@ -35,6 +35,7 @@ from millwheel.worker.messages import (
     AcceptSequencer,
     Acknowledged,
     Appended,
+    CatalogChanged,
     Delivery,
     Deposed,
     Event,
@@ -96,6 +97,7 @@ class IntervalCore:
             Appended: self._on_appended,
             Acknowledged: self._on_acknowledged,
             SenderWatermarks: self._on_watermarks,
+            CatalogChanged: self._on_catalog_changed,
             Tick: self._on_tick,
             Resend: self._on_resend,
             StatesRead: self._on_states_read,
@@ -183,6 +185,17 @@ class IntervalCore:
     def _on_watermarks(self, event: SenderWatermarks) -> list[Instruction]:
         self.state.inputs.update(event.values)
         self._receiving.collect(event)
+        return []
+
+    def _on_catalog_changed(self, event: CatalogChanged) -> list[Instruction]:
+        inputs = self.state.inputs
+        known = inputs.senders.keys()
+        for sender in event.senders - known:
+            inputs.add(sender)
+        for sender in known - event.senders:
+            inputs.remove(sender)
+        for consumer in event.gone:
+            self.state.outbox.drop_consumer(consumer)
         return []
 
     def _on_tick(self, event: Tick) -> list[Instruction]:

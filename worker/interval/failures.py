@@ -6,30 +6,14 @@ import traceback
 from enum import Enum
 from typing import Any
 
-import msgspec
-
 from millwheel.sdk.context import Context, Production
+from millwheel.sdk.dead_letters import DeadLetter
 from millwheel.sdk.options import FailureAction, FailurePolicy
 from millwheel.worker.interval.intake import Item
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed
 
-__all__ = ["DeadLetter", "Decision", "Failures"]
-
-
-class DeadLetter(msgspec.Struct, frozen=True):
-    """What a dead-letter stream carries: the record (or timer) as it was, and why it was given up."""
-
-    computation: str
-    key: str
-    stream: str
-    """Empty: a timer."""
-    timestamp: int
-    value: bytes
-    timer_tag: str
-    attempts: int
-    error: str
-    traceback: str
+__all__ = ["Decision", "Failures"]
 
 
 class Decision(Enum):
@@ -98,5 +82,5 @@ class Failures:
         name = self.state.config.dead_letters
         binding = self.state.scope.outputs[name]
         context._productions.append(
-            Production(name, msgspec.msgpack.encode(letter), stamp, binding.route(letter), context._origin)
+            Production(name, binding.encode(letter), stamp, binding.route(letter), context._origin)
         )

@@ -1,0 +1,243 @@
+"""Whole topologies on the interval cores, in virtual time: what a user sees of the guarantees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+import millwheel as mw
+from millwheel.core.time import MAX_TIMESTAMP, Timestamp, seconds
+from millwheel.testing.harness import TopologyHarness
+
+
+@dataclass
+class Query:
+    text: str
+    place: str = ""
+
+
+@dataclass
+class WindowCount:
+    text: str
+    count: int
+
+
+@dataclass
+class Counts:
+    by_end: dict[int, int] = field(default_factory=dict)
+
+
+SECOND = 1_000_000
+
+
+class WindowCounter(mw.Computation[Query, Counts]):
+    def process_record(self, ctx: mw.Context[Counts], record: mw.Record[Query]) -> None:
+        end = record.timestamp - record.timestamp % SECOND + SECOND
+        ctx.state.by_end[end] = ctx.state.by_end.get(end, 0) + 1
+        ctx.set_timer(Timestamp(end), str(end))
+
+    def process_timer(self, ctx: mw.Context[Counts], timer: mw.Timer) -> None:
+        ctx.produce("windows", WindowCount(ctx.key, ctx.state.by_end.pop(int(timer.tag))))
+
+
+class Total(mw.Computation[WindowCount, dict[str, int]]):
+    def process_record(self, ctx: mw.Context[dict[str, int]], record: mw.Record[WindowCount]) -> None:
+        ctx.state["total"] = ctx.state.get("total", 0) + record.value.count
+        ctx.produce("totals", (ctx.key, ctx.state["total"]))
+
+
+def counting(**options: object) -> mw.Topology:
+    topology = mw.Topology("counting")
+    topology.source("queries", Query)
+    topology.add(WindowCounter, inputs={"queries": mw.key("text")}, outputs={"windows": WindowCount}, **options)
+    topology.add(Total, inputs={"windows": mw.key("text")}, outputs={"totals": tuple[str, int]}, **options)
+    return topology
+
+
+def at(second: float) -> Timestamp:
+    return Timestamp(round(second * SECOND))
+
+
+@pytest.mark.parametrize("options", [{}, {"strong": False}, {"strong": False, "exactly_once": False}])
+@pytest.mark.parametrize("cuts", [(), ("b", "c")])
+def test_g6_a_window_is_produced_once_when_the_watermark_passes_its_end_4_6(
+    options: dict[str, bool], cuts: tuple[str, ...]
+) -> None:
+    harness = TopologyHarness(counting(**options), split_at=cuts)
+    for text, second in [("a", 0.1), ("b", 0.2), ("a", 0.9), ("c", 1.5), ("a", 1.1)]:
+        harness.send("queries", Query(text), at(second))
+    assert harness.values("windows") == []
+    harness.advance_watermark(at(0.999999))
+    assert harness.values("windows") == []
+    harness.advance_watermark(at(1))
+    assert sorted((w.text, w.count) for w in harness.values("windows")) == [("a", 2), ("b", 1)]
+    harness.finish()
+    assert Counter((w.text, w.count) for w in harness.values("windows")) == Counter(
+        [("a", 2), ("b", 1), ("a", 1), ("c", 1)]
+    )
+    assert sorted(harness.values("totals")) == [("a", 2), ("a", 3), ("b", 1), ("c", 1)]
+    assert harness.watermark("window-counter") == harness.watermark("total") == MAX_TIMESTAMP
+
+
+@pytest.mark.parametrize("options", [{}, {"strong": False}])
+def test_g12_a_crash_after_any_step_changes_nothing_6_2(options: dict[str, bool]) -> None:
+    steps = [("a", 0.1), ("b", 0.2), ("a", 0.9), ("c", 1.5), ("a", 1.1), ("b", 2.5)]
+    harness = TopologyHarness(counting(**options))
+    for text, second in steps:
+        harness.send("queries", Query(text), at(second))
+        harness.crash()
+        harness.advance_watermark(at(second - 0.5))
+        harness.crash()
+    harness.finish()
+    harness.crash()
+    assert Counter((w.text, w.count) for w in harness.values("windows")) == Counter(
+        [("a", 2), ("b", 1), ("a", 1), ("c", 1), ("b", 1)]
+    )
+    assert sorted(harness.values("totals")) == [("a", 2), ("a", 3), ("b", 1), ("b", 2), ("c", 1)]
+
+
+def test_g1_a_record_sent_twice_counts_once_6_1_1() -> None:
+    harness = TopologyHarness(counting())
+    for _ in range(3):
+        harness.send("queries", Query("a"), at(0.5), record_id=b"0123456789abcdef")
+        harness.crash()
+    harness.finish()
+    assert harness.values("windows") == [WindowCount("a", 1)]
+
+
+class Failing(mw.Computation[Query, Counts]):
+    """Raises for the text "bad", after it has changed everything that it can."""
+
+    def process_record(self, ctx: mw.Context[Counts], record: mw.Record[Query]) -> None:
+        ctx.state.by_end[0] = ctx.state.by_end.get(0, 0) + 1
+        ctx.set_timer(Timestamp(record.timestamp + 1), "t")
+        ctx.produce("out", (record.value.text, ctx.state.by_end[0]))
+        if record.value.text.startswith("bad"):
+            raise ValueError("I do not like it")
+
+    def process_timer(self, ctx: mw.Context[Counts], timer: mw.Timer) -> None:
+        ctx.produce("out", ("timer", timer.timestamp))
+
+
+def failing(policy: mw.FailurePolicy) -> TopologyHarness:
+    topology = mw.Topology("failing")
+    topology.source("queries", Query)
+    topology.add(Failing, inputs={"queries": mw.key("place")}, outputs={"out": tuple[str, int]}, on_failure=policy)
+    return TopologyHarness(topology)
+
+
+def test_g2_a_hook_that_raises_leaves_no_trace_and_its_dead_letter_is_committed_with_its_id() -> None:
+    harness = failing(mw.dead_letter(after=2, initial=seconds(1)))
+    harness.send("queries", Query("good", "x"), at(1))
+    harness.send("queries", Query("bad", "x"), at(2))
+    harness.send("queries", Query("good", "y"), at(3))
+    harness.send("queries", Query("late", "x"), at(4))
+    assert harness.values("out") == [("good", 1), ("good", 1)], "other keys go on, the failed one waits"
+    assert harness.timers("failing", "x") == {("t", False): at(1) + 1}
+    harness.advance_clock(seconds(2))
+    assert harness.values("out") == [("good", 1), ("good", 1), ("late", 2)]
+    (letter,) = harness.values("failing.dead-letters")
+    assert (letter.computation, letter.key, letter.stream, letter.attempts) == ("failing", "x", "queries", 2)
+    assert "I do not like it" in letter.error
+    assert harness.counts("failing")["dead_letters"] == 1
+    assert harness.state("failing", "x").by_end == {0: 2}
+    harness.crash()
+    harness.finish()
+    assert len(harness.values("failing.dead-letters")) == 1
+    assert "computation 'failing', key 'x', record of stream 'queries'" in harness.failures[0]
+
+
+def test_g8_a_failing_record_holds_the_watermark_until_it_is_dealt_with_4_5() -> None:
+    harness = failing(mw.retry(initial=seconds(1)))
+    harness.send("queries", Query("bad", "x"), at(2))
+    harness.advance_watermark(at(10))
+    harness.advance_clock(seconds(20))
+    assert harness.watermark("failing") <= at(2)
+    assert len(harness.failures) >= 4
+    harness.crash()
+    assert harness.watermark("failing") <= at(2)
+
+
+def test_stop_keeps_everything_unacknowledged() -> None:
+    harness = failing(mw.stop(after=1))
+    harness.send("queries", Query("good", "y"), at(1))
+    harness.send("queries", Query("bad", "x"), at(2))
+    assert "I do not like it" in harness.stopped("failing")
+    harness.send("queries", Query("good", "y"), at(3))
+    harness.finish()
+    assert harness.values("out") == [("good", 1)]
+
+
+class Asking(mw.Computation[Query, Counts]):
+    async def process_record(self, ctx: mw.Context[Counts], record: mw.Record[Query]) -> None:
+        import asyncio
+
+        await asyncio.sleep(0)
+        ctx.state.by_end[0] = ctx.state.by_end.get(0, 0) + 1
+        ctx.produce("out", (record.value.text, ctx.state.by_end[0]))
+
+
+def test_g5_asynchronous_hooks_keep_the_order_of_a_key_4_1() -> None:
+    topology = mw.Topology("asking")
+    topology.source("queries", Query)
+    topology.add(Asking, inputs={"queries": mw.key("place")}, outputs={"out": tuple[str, int]})
+    harness = TopologyHarness(topology)
+    for number in range(5):
+        harness.send("queries", Query(str(number), "x"), at(number))
+    harness.finish()
+    assert harness.values("out") == [(str(number), number + 1) for number in range(5)]
+    harness.close()
+
+
+class Wall(mw.Computation[Query, None]):
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Query]) -> None:
+        ctx.set_timer(Timestamp(ctx.now + seconds(10)), "ring", wall=True)
+
+    def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+        ctx.produce("out", (timer.tag, ctx.now - timer.timestamp))
+
+
+def test_g6_a_wall_timer_fires_by_the_clock_and_holds_the_watermark_till_then_4_6() -> None:
+    topology = mw.Topology("wall")
+    topology.source("queries", Query)
+    topology.add(Wall, inputs={"queries": mw.key("place")}, outputs={"out": tuple[str, int]})
+    harness = TopologyHarness(topology)
+    harness.send("queries", Query("a", "x"), at(5))
+    harness.advance_watermark(at(100))
+    assert harness.watermark("wall") == at(5)
+    harness.advance_clock(seconds(9))
+    harness.crash()
+    assert harness.values("out") == []
+    harness.advance_clock(seconds(1))
+    assert harness.values("out") == [("ring", 0)]
+    assert harness.produced("out")[0].timestamp == at(100)
+    assert harness.watermark("wall") == at(100)
+
+
+def test_g14_late_records_reach_user_code_flagged_or_are_dropped_or_diverted_4_5() -> None:
+    class Flag(mw.Computation[Query, None]):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[Query]) -> None:
+            ctx.produce("out", (record.value.text, int(record.late)))
+
+    for late, expected, diverted in [
+        (mw.Late.PROCESS, [("on time", 0), ("late", 1)], []),
+        (mw.Late.DROP, [("on time", 0)], []),
+        (mw.divert("late-queries"), [("on time", 0)], [Query("late", "x")]),
+    ]:
+        topology = mw.Topology("lateness")
+        topology.source("queries", Query)
+        topology.add(
+            Flag,
+            inputs={"queries": mw.key("place")},
+            outputs={"out": tuple[str, int], "late-queries": Query},
+            late=late,
+        )
+        harness = TopologyHarness(topology)
+        harness.advance_watermark(at(5))
+        harness.send("queries", Query("on time", "x"), at(5))
+        harness.send("queries", Query("late", "x"), at(4.999999))
+        assert harness.values("out") == expected
+        assert harness.values("late-queries") == diverted
+        assert harness.counts("flag")["late"] == 1

@@ -1,0 +1,40 @@
+"""Following the coordinator's catalog: one read model, brought up to date by a watch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Final
+
+from millwheel.coordination.contract import CompactedError, Coordinator, CoordinatorUnavailableError
+from millwheel.core.catalog import Catalog
+
+__all__ = ["follow"]
+
+log = logging.getLogger("millwheel.worker")
+
+_AGAIN: Final = 0.5
+
+
+async def follow(coordinator: Coordinator, catalog: Catalog) -> AsyncIterator[None]:
+    """Keep ``catalog`` at the coordinator's newest contents; yields after each change, the first load included.
+
+    While the coordinator is away the catalog stays as it was: records keep flowing.
+    """
+    while True:
+        try:
+            snapshot = await coordinator.list("")
+            catalog.load(snapshot)
+            yield
+            async with aclosing(coordinator.watch("", snapshot.revision)) as changes:  # type: ignore[type-var]
+                async for change in changes:
+                    if catalog.apply(change):
+                        yield
+        except CompactedError:
+            continue
+        except CoordinatorUnavailableError as error:
+            log.warning("the coordinator is away, trying again: %s", error)
+        await asyncio.sleep(_AGAIN * random.uniform(0.5, 1.5))

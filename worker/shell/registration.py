@@ -1,0 +1,87 @@
+"""A worker's registration: a record under a lease, by which the master knows that the worker lives (section 7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from millwheel.coordination.contract import Coordinator, CoordinatorError, LeaseExpiredError, Put
+from millwheel.core.catalog_keys import worker_key
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1.common_pb2 import Endpoint
+from millwheel.worker.shell.runloop import wall_now
+
+__all__ = ["Registration"]
+
+log = logging.getLogger("millwheel.worker")
+
+_RENEWALS: Final = 3
+"""Renewals in one time to live: two may fail before the lease ends."""
+
+
+class Registration:
+    """Keeps a worker registered. ``lapsed`` is called when the lease has ended: every interval is lost then."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        worker_id: str,
+        address: str,
+        ttl: float,
+        lapsed: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._coordinator = coordinator
+        self._ttl = ttl
+        self._lapsed = lapsed
+        self._lease = 0
+        self._record = catalog.WorkerRecord(
+            endpoint=Endpoint(worker_id=worker_id, address=address), started_at_us=wall_now()
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Register, and stay so."""
+        await self._register()
+        self._task = asyncio.get_running_loop().create_task(self._stay())
+
+    async def close(self) -> None:
+        """End the lease at once, so that the intervals move without waiting for it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            await self._coordinator.revoke_lease(self._lease)
+        except CoordinatorError as error:
+            log.info("the lease was left to end by itself: %s", error)
+
+    async def renew_from_scratch(self) -> None:
+        """Give up every interval, and come back for fresh sequencers: after an error that only a takeover mends."""
+        await self._coordinator.revoke_lease(self._lease)
+
+    async def _register(self) -> None:
+        self._lease = await self._coordinator.grant_lease(self._ttl)
+        key = worker_key(self._record.endpoint.worker_id)
+        await self._coordinator.transact((), [Put(key, self._record.SerializeToString(), self._lease)])
+
+    async def _stay(self) -> None:
+        while True:
+            await asyncio.sleep(self._ttl / _RENEWALS)
+            try:
+                await self._coordinator.keep_alive(self._lease)
+            except LeaseExpiredError:
+                log.error("the lease has ended: this worker gives up its intervals and registers anew")
+                await self._lapsed()
+                await self._register_again()
+            except CoordinatorError as error:
+                log.warning("the lease could not be renewed, trying again: %s", error)
+
+    async def _register_again(self) -> None:
+        while True:
+            try:
+                await self._register()
+                return
+            except CoordinatorError as error:
+                log.warning("registering failed, trying again: %s", error)
+                await asyncio.sleep(self._ttl / _RENEWALS)

@@ -1,0 +1,312 @@
+"""A worker process: it owns the intervals that the catalog says it owns, and serves their records (section 7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+
+from millwheel.coordination.contract import Coordinator
+from millwheel.core.catalog import Catalog, OwnedInterval, dead_letter_stream, injector_sender
+from millwheel.core.catalog_keys import interval_map_key
+from millwheel.core.keys import KeyInterval
+from millwheel.rpc.channel import open_channel
+from millwheel.rpc.v1 import catalog_pb2 as catalog_pb2
+from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
+from millwheel.sdk.context import OutputBinding
+from millwheel.store.contract import StateStore
+from millwheel.worker.interval import IntervalConfig, IntervalCore, Settings
+from millwheel.worker.messages import AcceptSequencer, CatalogChanged, Report, Send, SenderWatermarks
+from millwheel.worker.shell.channels import LocalChannel
+from millwheel.worker.shell.delivery_service import DeliveryService
+from millwheel.worker.shell.follower import follow
+from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.peers import PeerConnection
+from millwheel.worker.shell.programs import Programs
+from millwheel.worker.shell.registration import Registration
+from millwheel.worker.shell.routing import Routing
+from millwheel.worker.shell.runloop import RunQueue
+
+__all__ = ["Authority", "Worker", "WorkerSettings"]
+
+log = logging.getLogger("millwheel.worker")
+
+Watermarks = Mapping[str, tuple[int, Sequence[tuple[KeyInterval | str, int]]]]
+
+
+class Authority(Protocol):
+    """The low watermark authority as a worker meets it (7.2)."""
+
+    async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
+        """Have a sequencer accepted: what was last broadcast for the keys. SequencerRefusedError if it is old."""
+
+    def report(self, report: Report) -> None:
+        """Report an interval's watermark; only the newest of an interval counts."""
+
+    def watch(self, computations: Iterable[str]) -> AsyncIterator[Watermarks]:
+        """Broadcast values: all at once, then what changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """One worker's own settings. ``lease`` in seconds."""
+
+    worker_id: str
+    address: str
+    packages: Path
+    lease: float = 5.0
+    core: Settings = field(default_factory=Settings)
+
+
+@dataclass(slots=True)
+class _Hosted:
+    """An interval that this process runs."""
+
+    host: CoreHost
+    incarnation: str
+    sequencer: int
+    inputs: tuple[str, ...]
+    bindings: list[OutputBinding]
+    channel: LocalChannel
+
+
+class Worker:
+    """The shell of the worker role. ``start`` registers; the catalog then says what to run."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        store: StateStore,
+        coordinator: Coordinator,
+        authority: Authority,
+        fetch_package: Callable[[str], Awaitable[bytes]],
+    ) -> None:
+        self.settings = settings
+        self.catalog = Catalog()
+        self.store = store
+        self.coordinator = coordinator
+        self.authority = authority
+        self.programs = Programs(settings.packages, fetch_package)
+        self.routing = Routing(self.catalog, self.programs.extractor)
+        self.queue = RunQueue(asyncio.get_running_loop())
+        self.hosted: dict[str, _Hosted] = {}
+        self._watermarks: dict[str, int] = {}
+        self._watched: frozenset[str] = frozenset()
+        self._watching: asyncio.Task[None] | None = None
+        self._peers: dict[str, PeerConnection] = {}
+        self._following: asyncio.Task[None] | None = None
+        self._given_up: set[tuple[str, int]] = set()
+        self._registration = Registration(
+            coordinator, settings.worker_id, settings.address, settings.lease, self._drop_all
+        )
+
+    # Life.
+
+    def add_services(self, server: grpc.aio.Server) -> None:
+        """Serve deliveries on ``server``."""
+        add_DeliveryServiceServicer_to_server(DeliveryService(self.find), server)
+
+    async def start(self) -> None:
+        """Register, and follow the catalog."""
+        await self._registration.start()
+        self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    async def close(self) -> None:
+        """Give everything up: intervals, connections, the registration."""
+        for task in (self._following, self._watching):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        await self._drop_all()
+        await asyncio.gather(*(peer.close() for peer in self._peers.values()))
+        await self._registration.close()
+
+    def find(self, journal: str) -> CoreHost | None:
+        """The host of an interval that this process runs."""
+        hosted = self.hosted.get(journal)
+        return None if hosted is None else hosted.host
+
+    async def _drop_all(self) -> None:
+        for journal in list(self.hosted):
+            await self._stop(journal)
+
+    # Following the catalog.
+
+    async def _follow(self) -> None:
+        async with aclosing(follow(self.coordinator, self.catalog)) as changes:  # type: ignore[type-var]
+            async for _ in changes:
+                try:
+                    await self._reconcile()
+                except Exception:
+                    log.exception("following the catalog failed; the next change of it is the next attempt")
+
+    async def _reconcile(self) -> None:
+        """Run exactly what the catalog says this worker owns, and route by what it says of consumers."""
+        worker_id = self.settings.worker_id
+        owned = {
+            one.interval.journal: one for one in self.catalog.owned_by(worker_id, self.catalog.registration(worker_id))
+        }
+        for journal, hosted in list(self.hosted.items()):
+            if journal not in owned or owned[journal].interval.sequencer != hosted.sequencer:
+                await self._stop(journal)
+        await self._load_code()
+        self.routing.refresh()
+        for journal, one in owned.items():
+            if journal not in self.hosted and (journal, one.interval.sequencer) not in self._given_up:
+                self._start(one)
+        self._tell_hosts()
+        self._watch_senders()
+
+    async def _load_code(self) -> None:
+        """Every live package is needed: for the computations that run here, and for the keys that consumers extract."""
+        for name, record in self.catalog.live_topologies():
+            if not self.programs.has(record.spec.code):
+                try:
+                    await self.programs.load(record.spec.code)
+                except Exception as error:
+                    log.exception("topology %r: its code cannot be loaded: %s", name, error)
+
+    def _start(self, owned: OwnedInterval) -> None:
+        found = self.catalog.computation(owned.incarnation)
+        if found is None:
+            return
+        record, spec = found
+        if not self.programs.has(record.spec.code):
+            return
+        program = self.programs.compile(record.spec.code, spec.name)
+        letters = dead_letter_stream(record.spec.name)
+        outputs = {stream: self.routing.bind(stream, encode) for stream, encode in program.outputs.items()}
+        inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
+        interval = owned.interval
+        keys = KeyInterval(interval.keys.start, interval.keys.end if interval.keys.HasField("end") else None)
+        config = IntervalConfig(
+            owned.incarnation,
+            interval.journal,
+            keys,
+            interval.sequencer,
+            self._senders(inputs),
+            self._slack(inputs),
+            letters,
+            self.settings.core,
+        )
+        core = IntervalCore(config, program, outputs, self.routing.locate)
+        self._host(owned, core, inputs, list(outputs.values()))
+
+    def _host(
+        self, owned: OwnedInterval, core: IntervalCore, inputs: tuple[str, ...], bindings: list[OutputBinding]
+    ) -> None:
+        interval = owned.interval
+        host = CoreHost(interval.journal, core, self.store, self, self.queue)
+        channel = LocalChannel(host)
+        self.hosted[interval.journal] = _Hosted(host, owned.incarnation, interval.sequencer, inputs, bindings, channel)
+        log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)
+        host.start()
+        host.post(SenderWatermarks(dict(self._watermarks)))
+
+    async def _stop(self, journal: str) -> None:
+        hosted = self.hosted.pop(journal)
+        log.info("interval %s: let go of, sequencer %d", journal, hosted.sequencer)
+        self.routing.release(hosted.bindings)
+        await hosted.host.close()
+
+    # Watermarks.
+
+    def _senders(self, inputs: Iterable[str]) -> frozenset[str]:
+        return frozenset(sender for stream in inputs for sender in self.catalog.senders(stream))
+
+    def _slack(self, inputs: Iterable[str]) -> dict[str, int]:
+        specs = {stream: self.catalog.stream(stream) for stream in inputs}
+        return {injector_sender(name): spec.id_slack_us for name, spec in specs.items() if spec and spec.injected}
+
+    def _tell_hosts(self) -> None:
+        alive = self.catalog.tables.keys()
+        for hosted in self.hosted.values():
+            hosted.host.post(CatalogChanged(self._senders(hosted.inputs), self._gone(alive)))
+
+    def _gone(self, alive: Iterable[str]) -> frozenset[str]:
+        known = frozenset(alive)
+        gone = frozenset(self._known_consumers - known)
+        self._known_consumers = self._known_consumers | known
+        return gone
+
+    _known_consumers: frozenset[str] = frozenset()
+
+    def _watch_senders(self) -> None:
+        wanted = frozenset().union(*(self._senders(hosted.inputs) for hosted in self.hosted.values()))
+        if wanted == self._watched:
+            return
+        self._watched = wanted
+        if self._watching is not None:
+            self._watching.cancel()
+        self._watching = asyncio.get_running_loop().create_task(self._watch(wanted)) if wanted else None
+
+    async def _watch(self, senders: frozenset[str]) -> None:
+        async with aclosing(self.authority.watch(sorted(senders))) as values:  # type: ignore[type-var]
+            async for value in values:
+                watermarks = {name: watermark for name, (watermark, _) in value.items()}
+                self._watermarks.update(watermarks)
+                event = SenderWatermarks(watermarks, {name: sequencers for name, (_, sequencers) in value.items()})
+                for hosted in self.hosted.values():
+                    hosted.host.post(event)
+
+    # What hosts need (Peers).
+
+    def send(self, host: CoreHost, send: Send) -> None:
+        """Bring a batch to its owner: in this process, or over the network."""
+        delivery = send.delivery
+        sender = self.hosted.get(host.journal)
+        if sender is None or sender.host is not host:
+            return
+        local = self.hosted.get(delivery.journal)
+        if local is not None:
+            delivery.channel = sender.channel
+            local.host.post(delivery)
+            return
+        address = self._address_of(delivery.consumer, delivery.journal)
+        if not address:
+            sender.channel.later(delivery.token)
+            return
+        peer = self._peers.get(address)
+        if peer is None:
+            peer = self._peers[address] = PeerConnection(address, open_channel)
+        peer.send(delivery, sender.channel)
+
+    def _address_of(self, consumer: str, journal: str) -> str:
+        record = self.catalog.interval_map(consumer)
+        if record is None:
+            return ""
+        address = next((one.owner.address for one in record.intervals if one.journal == journal), "")
+        return "" if address == self.settings.address else address
+
+    def report(self, report: Report) -> None:
+        """Pass a report on to the authority."""
+        self.authority.report(report)
+
+    async def accept(self, request: AcceptSequencer) -> int:
+        """Have the authority accept a sequencer (G4)."""
+        return await self.authority.accept(request.computation, request.keys, request.sequencer)
+
+    async def sequence_lives(self, sequence: str) -> bool:
+        """Whether ``sequence`` is the journal of a live interval, by a linearizable read of its interval map."""
+        incarnation = sequence.rpartition(".j")[0]
+        entry = await self.coordinator.get(interval_map_key(incarnation))
+        if entry is None:
+            return False
+        record = catalog_pb2.IntervalMapRecord.FromString(entry.value)
+        return any(interval.journal == sequence for interval in record.intervals)
+
+    def lost(self, host: CoreHost, reason: str) -> None:
+        """The core let go of its interval. A successor has it already, or the master will hear that it has no owner."""
+        hosted = self.hosted.get(host.journal)
+        log.error("interval %s: lost: %s", host.journal, reason)
+        if hosted is not None and hosted.host is host:
+            self._given_up.add((host.journal, hosted.sequencer))
+            del self.hosted[host.journal]
+            self.routing.release(hosted.bindings)
+            asyncio.get_running_loop().create_task(host.close())
