@@ -40,6 +40,8 @@ LIVE_STATES: Final = ACTIVE_STATES | {catalog.TOPOLOGY_STATE_DRAINED, catalog.TO
 DEAD_LETTER_TYPE: Final = "millwheel.DeadLetter"
 """The record type of every dead-letter stream."""
 
+_SHAPING: Final = frozenset({keys.TOPOLOGIES, keys.INTERVALS, keys.LOGS, keys.WORKERS})
+
 
 def dead_letter_stream(topology_name: str) -> str:
     """The stream that a topology's dead letters go to; every topology has one, undeclared."""
@@ -74,10 +76,15 @@ class OwnedInterval:
 
 
 class Catalog:
-    """The coordinator's contents at ``revision``; every method answers from memory."""
+    """The coordinator's contents at ``revision``; every method answers from memory.
+
+    ``shape`` grows whenever topologies, interval maps, logs or workers change: what follows from those alone
+    need not be worked out again while it stays.
+    """
 
     def __init__(self, authority_shards: int = 1) -> None:
         self.revision = 0
+        self.shape = 0
         self._authority_shards = authority_shards
         self._clear()
 
@@ -98,6 +105,7 @@ class Catalog:
     def load(self, snapshot: Snapshot) -> None:
         """Take the contents of a snapshot of every key, in place of what was known."""
         self._clear()
+        self.shape += 1
         for entry in snapshot.entries:
             self._created[entry.key] = entry.created
             self._modified[entry.key] = entry.modified
@@ -128,6 +136,7 @@ class Catalog:
 
     def _put(self, key: str, value: bytes) -> None:
         kind, names = keys.split_key(key)
+        self.shape += kind in _SHAPING
         if kind == keys.TOPOLOGIES:
             self.topologies[names[0]] = catalog.TopologyRecord.FromString(value)
         elif kind == keys.INTERVALS:
@@ -147,6 +156,7 @@ class Catalog:
 
     def _delete(self, key: str) -> None:
         kind, names = keys.split_key(key)
+        self.shape += kind in _SHAPING
         if kind == keys.TOPOLOGIES:
             self.topologies.pop(names[0], None)
         elif kind == keys.INTERVALS:

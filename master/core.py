@@ -1,0 +1,380 @@
+"""The master's decisions: topologies, who owns which interval, injectors (section 7.1). Pure.
+
+Events go in, instructions come out; the core opens no socket and reads no clock. It does one operation at a
+time, each from the catalog as the coordinator last showed it:
+
+    plan -> [drop] -> [create journals] -> transact -> wait until the catalog shows it -> answer
+
+A transaction compares the leadership and everything it rests on. If it fails, or nobody knows whether it
+failed, the core reads everything again and plans anew; what had taken effect is then found to be done. A master
+that no longer leads therefore changes nothing, however late its transactions arrive (6.2).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from millwheel.coordination.contract import Change, Compare, Outcome, Snapshot
+from millwheel.core.catalog import Catalog
+from millwheel.core.time import Timestamp, seconds
+from millwheel.master import injecting, litter
+from millwheel.master.assignment import draft_assignments
+from millwheel.master.draft import Draft, Plan
+from millwheel.master.draining import DrainWatch
+from millwheel.master.messages import (
+    CancelTopology,
+    CommitBatch,
+    CreateJournals,
+    DrainTopology,
+    Drop,
+    EnsureLog,
+    Fail,
+    FinishInjector,
+    Instruction,
+    Observe,
+    OpenInjector,
+    Progress,
+    Reload,
+    Reply,
+    Request,
+    StepDown,
+    SubmitTopology,
+    Transact,
+)
+from millwheel.master.plans import Planner
+from millwheel.master.settings import MasterSettings
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+
+__all__ = ["MasterCore"]
+
+_MOST_ATTEMPTS: Final = 8
+_PATIENCE: Final = seconds(2)
+
+
+class _Phase(Enum):
+    DROPPING = auto()
+    CREATING = auto()
+    TRANSACTING = auto()
+    FOLLOWING = auto()
+    RELOADING = auto()
+
+
+@dataclass(slots=True)
+class _Operation:
+    """One plan being carried out; ``number`` ties the answers of the shell to it."""
+
+    number: int
+    make: Callable[[], Plan]
+    ticket: int | None
+    plan: Plan
+    phase: _Phase
+    since: Timestamp
+    attempts: int = 1
+    revision: int = 0
+
+
+class MasterCore:
+    """The core of the leading master. It begins with the first ``loaded``, and ends with a ``StepDown``."""
+
+    def __init__(self, leadership: Compare, settings: MasterSettings | None = None, authority_shards: int = 1) -> None:
+        """``leadership`` holds for as long as this master leads: every transaction compares it."""
+        self.catalog = Catalog(authority_shards)
+        self.deposed = False
+        self._leadership = leadership
+        self._settings = settings or MasterSettings()
+        self._drains = DrainWatch(self._settings.drain_grace)
+        self._queue: deque[tuple[int, Request]] = deque()
+        self._operation: _Operation | None = None
+        self._numbers = 0
+        self._burned = 0
+        self._now = Timestamp(0)
+        self._observed_at = Timestamp(0)
+        self._tidy_at = -1
+        self._loaded = False
+
+    # Events.
+
+    def loaded(self, snapshot: Snapshot) -> list[Instruction]:
+        """The coordinator's contents were read."""
+        if self.deposed:
+            return []
+        # The watch may have overtaken the reading; then the catalog is the newer of the two already.
+        if not self._loaded or snapshot.revision >= self.catalog.revision:
+            self.catalog.load(snapshot)
+            self._loaded = True
+        if self._is_lost():
+            return self._step_down()
+        operation = self._operation
+        if operation is not None and operation.phase is _Phase.RELOADING:
+            return self._and_go_on(self._plan_again(operation))
+        return self._and_go_on(self._followed())
+
+    def changed(self, changes: tuple[Change, ...]) -> list[Instruction]:
+        """The coordinator's contents have changed, by one revision."""
+        if self.deposed or not self._loaded or not self.catalog.apply(changes):
+            return []
+        if self._is_lost():
+            return self._step_down()
+        return self._and_go_on(self._followed())
+
+    def asked(self, ticket: int, request: Request, now: Timestamp) -> list[Instruction]:
+        """Somebody asks; a ``Reply`` or ``Fail`` with the same ticket follows, sooner or later."""
+        if self.deposed:
+            return [Fail(ticket, _not_leading())]
+        self._now = max(self._now, now)
+        self._queue.append((ticket, request))
+        return self._and_go_on([])
+
+    def dropped(self, operation: int) -> list[Instruction]:
+        """``Drop`` was carried out."""
+        current = self._current(operation, _Phase.DROPPING)
+        return self._and_go_on(self._create(current)) if current else []
+
+    def journals_created(self, operation: int) -> list[Instruction]:
+        """``CreateJournals`` was carried out: each of them is new."""
+        current = self._current(operation, _Phase.CREATING)
+        return self._and_go_on(self._transact(current)) if current else []
+
+    def store_failed(self, operation: int, why: str, retry: bool) -> list[Instruction]:
+        """``Drop`` or ``CreateJournals`` failed, or met a journal that exists already (``retry``).
+
+        A journal that exists was made for a transaction that failed. It is left alone, and other numbers are drawn.
+        """
+        current = self._current(operation, _Phase.DROPPING) or self._current(operation, _Phase.CREATING)
+        if current is None:
+            return []
+        if retry:
+            return self._and_go_on(self._plan_again(current))
+        error = RequestError(
+            FailureCode.UNAVAILABLE, f"the state store failed: {why}", "see that it runs, and try again"
+        )
+        return self._and_go_on(self._give_up(current, error), resting=True)
+
+    def transacted(self, operation: int, outcome: Outcome | None) -> list[Instruction]:
+        """``Transact`` has an outcome; None: nobody knows whether it took effect."""
+        current = self._current(operation, _Phase.TRANSACTING)
+        if current is None:
+            return []
+        if outcome is not None and outcome.committed:
+            current.phase, current.revision = _Phase.FOLLOWING, outcome.revision
+            return self._and_go_on(self._followed())
+        current.phase, current.since = _Phase.RELOADING, self._now
+        return [Reload()]
+
+    def observed(self, progress: Progress, now: Timestamp) -> list[Instruction]:
+        """``Observe`` was carried out."""
+        if self.deposed:
+            return []
+        self._now = max(self._now, now)
+        self._drains.observe(self.catalog, progress, self._now)
+        return self._and_go_on([])
+
+    def ticked(self, now: Timestamp) -> list[Instruction]:
+        """Time has passed; to be called a few times a second."""
+        if self.deposed or not self._loaded:
+            return []
+        self._now = max(self._now, now)
+        done: list[Instruction] = []
+        if self._now >= self._observed_at + self._settings.observe_every:
+            self._observed_at = self._now
+            for name, record in self.catalog.topologies.items():
+                if record.state == catalog.TOPOLOGY_STATE_DRAINING:
+                    done.append(Observe(name))
+                elif record.state == catalog.TOPOLOGY_STATE_CANCELLED:
+                    overdue = record.state_changed_at_us < self._forget_before()
+                    self._tidy_at = -1 if overdue else self._tidy_at
+        operation = self._operation
+        waits = operation is not None and operation.phase in (_Phase.FOLLOWING, _Phase.RELOADING)
+        if operation is not None and waits and self._now >= operation.since + _PATIENCE:
+            operation.since = self._now
+            done.append(Reload())
+        return self._and_go_on(done)
+
+    # Reading.
+
+    def waiting_for(self, topology: str) -> list[str]:
+        """What a draining topology still waits for, for people."""
+        record = self.catalog.topologies.get(topology)
+        draining = record is not None and record.state == catalog.TOPOLOGY_STATE_DRAINING
+        return self._drains.waiting_for(topology) if draining else []
+
+    # The course of an operation.
+
+    def _and_go_on(self, done: list[Instruction], resting: bool = False) -> list[Instruction]:
+        """Begin as many operations as are over at once, and one that is not.
+
+        ``resting``: housekeeping has just failed at the store, and is not tried again before the next event.
+        """
+        while self._loaded and self._operation is None:
+            keep = None if resting else self._housekeeping()
+            if keep is not None:
+                done += self._begin(keep[0], keep[1], None)
+            elif self._queue:
+                ticket, request = self._queue.popleft()
+                done += self._attempt(ticket, request)
+            else:
+                break
+        return done
+
+    def _attempt(self, ticket: int, request: Request) -> list[Instruction]:
+        try:
+            return self._begin(lambda: self._plan(request), self._plan(request), ticket)
+        except RequestError as error:
+            return [Fail(ticket, error)]
+
+    def _begin(self, make: Callable[[], Plan], plan: Plan, ticket: int | None) -> list[Instruction]:
+        self._numbers += 1
+        self._operation = _Operation(self._numbers, make, ticket, plan, _Phase.DROPPING, self._now)
+        return self._carry_out(self._operation)
+
+    def _carry_out(self, operation: _Operation) -> list[Instruction]:
+        plan = operation.plan
+        self._burned = max(self._burned, plan.drawn)
+        if plan.drop_journals or plan.drop_computations:
+            operation.phase = _Phase.DROPPING
+            return [Drop(operation.number, plan.drop_journals, plan.drop_computations)]
+        return self._create(operation)
+
+    def _create(self, operation: _Operation) -> list[Instruction]:
+        if operation.plan.journals:
+            operation.phase = _Phase.CREATING
+            return [CreateJournals(operation.number, operation.plan.journals)]
+        return self._transact(operation)
+
+    def _transact(self, operation: _Operation) -> list[Instruction]:
+        plan = operation.plan
+        if not plan.puts and not plan.deletes:
+            return self._finish(operation)
+        operation.phase = _Phase.TRANSACTING
+        return [Transact(operation.number, (self._leadership, *plan.compares), plan.puts, plan.deletes)]
+
+    def _followed(self) -> list[Instruction]:
+        """Finish the operation whose effect the catalog now shows."""
+        operation = self._operation
+        if operation is None or operation.phase is not _Phase.FOLLOWING:
+            return []
+        if self.catalog.revision < operation.revision:
+            operation.since = self._now
+            return []
+        return self._finish(operation)
+
+    def _finish(self, operation: _Operation) -> list[Instruction]:
+        self._operation = None
+        if operation.ticket is None or operation.plan.answer is None:
+            return []
+        return [Reply(operation.ticket, operation.plan.answer())]
+
+    def _plan_again(self, operation: _Operation) -> list[Instruction]:
+        if operation.attempts >= _MOST_ATTEMPTS:
+            busy = RequestError(
+                FailureCode.ABORTED, "the catalog kept changing while this request was carried out", "try again"
+            )
+            return self._give_up(operation, busy)
+        try:
+            operation.plan = operation.make()
+        except RequestError as error:
+            return self._give_up(operation, error)
+        # Another number: an answer that is still under way belongs to the plan before.
+        self._numbers += 1
+        operation.number, operation.attempts = self._numbers, operation.attempts + 1
+        return self._carry_out(operation)
+
+    def _give_up(self, operation: _Operation, error: RequestError) -> list[Instruction]:
+        self._operation = None
+        return [] if operation.ticket is None else [Fail(operation.ticket, error)]
+
+    def _is_lost(self) -> bool:
+        """Whether the catalog shows that somebody else leads, or that nobody does."""
+        return self.catalog.modified(self._leadership.key) != self._leadership.modified
+
+    def _step_down(self) -> list[Instruction]:
+        self.deposed = True
+        tickets = [ticket for ticket, _ in self._queue]
+        if self._operation is not None and self._operation.ticket is not None:
+            tickets.insert(0, self._operation.ticket)
+        self._operation = None
+        self._queue.clear()
+        done: list[Instruction] = [Fail(ticket, _not_leading()) for ticket in tickets]
+        return [*done, StepDown("the leadership has gone to another master, or its lease has ended")]
+
+    def _current(self, number: int, phase: _Phase) -> _Operation | None:
+        operation = self._operation
+        fits = operation is not None and operation.number == number and operation.phase is phase
+        return operation if fits and not self.deposed else None
+
+    # What to do.
+
+    def _planner(self) -> Planner:
+        return Planner(self.catalog, self._settings, self._now, self._burned)
+
+    def _plan(self, request: Request) -> Plan:
+        match request:
+            case SubmitTopology():
+                return self._planner().submit(request)
+            case DrainTopology():
+                self._drains.forget(request.name)
+                return self._planner().drain(request)
+            case CancelTopology():
+                return self._planner().cancel(request)
+            case EnsureLog():
+                return self._planner().ensure_log(request)
+            case OpenInjector():
+                return injecting.open_injector(self.catalog, request, self._burned)
+            case FinishInjector():
+                return injecting.finish_injector(self.catalog, request)
+            case CommitBatch():
+                return injecting.commit_batch(self.catalog, request)
+
+    def _housekeeping(self) -> tuple[Callable[[], Plan], Plan] | None:
+        """The first thing to be done that nobody asks for: ended drains, owners, logs, litter."""
+        plan = self._ended_drains()
+        if plan.puts:
+            return self._ended_drains, plan
+        if self._tidy_at == self.catalog.shape:
+            return None
+        for make in (self._assignments, self._missing_logs, self._retirements, self._litter, self._forgetting):
+            plan = make()
+            if plan.puts or plan.deletes:
+                return make, plan
+        self._tidy_at = self.catalog.shape
+        return None
+
+    def _assignments(self) -> Plan:
+        draft = Draft(self.catalog, self._burned)
+        draft_assignments(self.catalog, draft, self._settings.maps_per_transaction)
+        return draft.plan()
+
+    def _ended_drains(self) -> Plan:
+        for name, record in self.catalog.live_topologies():
+            if record.state == catalog.TOPOLOGY_STATE_DRAINING and self._drains.is_through(name):
+                return self._planner().drained(name)
+        return Plan()
+
+    def _missing_logs(self) -> Plan:
+        return self._planner().missing_logs()
+
+    def _retirements(self) -> Plan:
+        return litter.retire_streams(self.catalog, self._settings.maps_per_transaction)
+
+    def _litter(self) -> Plan:
+        return litter.collect_litter(self.catalog, self._settings.maps_per_transaction)
+
+    def _forgetting(self) -> Plan:
+        return litter.forget_cancelled(self.catalog, self._forget_before())
+
+    def _forget_before(self) -> Timestamp:
+        return Timestamp(self._now - self._settings.keep_cancelled)
+
+
+def _not_leading() -> RequestError:
+    return RequestError(
+        FailureCode.UNAVAILABLE,
+        "this master no longer leads",
+        "the request may or may not have taken effect: repeat it with the same request id",
+        reason="NOT_LEADING",
+    )

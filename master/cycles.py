@@ -1,0 +1,57 @@
+"""Cycles of computations, within a topology and across topologies: a low watermark could not pass one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millwheel.core.catalog import dead_letter_stream, outputs_of
+from millwheel.rpc.v1 import topology_pb2 as specs
+
+__all__ = ["find_cycle"]
+
+Node = tuple[str, str]
+
+
+def find_cycle(topologies: Sequence[specs.TopologySpec]) -> list[str]:
+    """One cycle through a computation of the first topology, as names with the streams between; empty if none.
+
+    Edges declared as feedback take no part in watermarks, and none here.
+    """
+    edges = _edges(topologies)
+    for computation in topologies[0].computations:
+        path = _path_back((topologies[0].name, computation.name), edges)
+        if path:
+            return path
+    return []
+
+
+def _edges(topologies: Sequence[specs.TopologySpec]) -> dict[Node, list[tuple[str, Node]]]:
+    """For each computation the (stream, consumer) pairs that it feeds."""
+    readers: dict[str, list[Node]] = {}
+    for spec in topologies:
+        for computation in spec.computations:
+            for edge in computation.inputs:
+                if not edge.feedback:
+                    readers.setdefault(edge.stream, []).append((spec.name, computation.name))
+    edges: dict[Node, list[tuple[str, Node]]] = {}
+    for spec in topologies:
+        for computation in spec.computations:
+            streams = [*outputs_of(computation), dead_letter_stream(spec.name)]
+            fed = [(stream, reader) for stream in streams for reader in readers.get(stream, ())]
+            edges[spec.name, computation.name] = fed
+    return edges
+
+
+def _path_back(start: Node, edges: dict[Node, list[tuple[str, Node]]]) -> list[str]:
+    """Breadth first, so the cycle that is told is a shortest one."""
+    seen = {start}
+    paths: list[tuple[Node, list[str]]] = [(start, [start[1]])]
+    for node, path in paths:
+        for stream, reader in edges.get(node, ()):
+            step = [*path, f"({stream})", reader[1] if reader[0] == start[0] else f"{reader[0]}/{reader[1]}"]
+            if reader == start:
+                return step
+            if reader not in seen:
+                seen.add(reader)
+                paths.append((reader, step))
+    return []

@@ -1,0 +1,113 @@
+"""When a draining topology is through: judged from watermarks, or from two equal looks at idle intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from millwheel.core.catalog import Catalog, injector_sender
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, format_timestamp
+from millwheel.master.messages import Progress
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+
+__all__ = ["DrainWatch"]
+
+
+class DrainWatch:
+    """What was seen of the draining topologies so far.
+
+    A topology is through when the low watermarks of all its computations are plus infinity: every injector
+    has finished, and a watermark passes nothing that is pending (4.5). Feedback edges take no part in watermarks, and
+    injectors may have gone without a word; so it is also through when, ``grace`` after the drain began, two
+    looks in a row find every interval without work at the same commit: a record is always queued at its
+    receiver or pending at its sender, so whatever had moved in between would have committed somewhere.
+    """
+
+    def __init__(self, grace: Duration) -> None:
+        self._grace = grace
+        self._quiet: dict[str, Mapping[str, int]] = {}
+        self._waiting: dict[str, list[str]] = {}
+        self._through: set[str] = set()
+
+    def observe(self, known: Catalog, progress: Progress, now: Timestamp) -> None:
+        """Take one look at a topology into account."""
+        record = known.topologies.get(progress.topology)
+        if record is None or record.state != catalog.TOPOLOGY_STATE_DRAINING:
+            self.forget(progress.topology)
+            return
+        commits = _quiet_commits(known, record, progress)
+        again = commits is not None and commits == self._quiet.get(progress.topology)
+        if commits is None:
+            self._quiet.pop(progress.topology, None)
+        else:
+            self._quiet[progress.topology] = commits
+        graced = now >= record.state_changed_at_us + self._grace
+        if (_finished(record, progress) and not _has_feedback(record)) or (again and graced):
+            self._through.add(progress.topology)
+        self._waiting[progress.topology] = list(_waiting(known, record, progress, graced))
+
+    def is_through(self, topology: str) -> bool:
+        """Whether everything pending has been processed."""
+        return topology in self._through
+
+    def waiting_for(self, topology: str) -> list[str]:
+        """What the last look found still to be done, for people."""
+        return self._waiting.get(topology, ["the first look at its intervals"])
+
+    def forget(self, topology: str) -> None:
+        """It does not drain (any more)."""
+        self._quiet.pop(topology, None)
+        self._waiting.pop(topology, None)
+        self._through.discard(topology)
+
+
+def _incarnations(record: catalog.TopologyRecord) -> list[tuple[str, str]]:
+    return [(one.name, record.incarnations[one.name]) for one in record.spec.computations]
+
+
+def _finished(record: catalog.TopologyRecord, progress: Progress) -> bool:
+    values = [progress.watermarks.get(incarnation, MIN_TIMESTAMP) for _, incarnation in _incarnations(record)]
+    return all(value >= MAX_TIMESTAMP for value in values)
+
+
+def _has_feedback(record: catalog.TopologyRecord) -> bool:
+    return any(edge.feedback for computation in record.spec.computations for edge in computation.inputs)
+
+
+def _quiet_commits(known: Catalog, record: catalog.TopologyRecord, progress: Progress) -> Mapping[str, int] | None:
+    """The commit of each interval, if each answers under its newest sequencer and has nothing to do; else None."""
+    commits = {}
+    for _, incarnation in _incarnations(record):
+        intervals = known.interval_map(incarnation)
+        for interval in intervals.intervals if intervals else ():
+            seen = progress.intervals.get(interval.journal)
+            if seen is None or seen.sequencer != interval.sequencer or seen.queued or seen.pending:
+                return None
+            commits[interval.journal] = seen.commit
+    return commits
+
+
+def _waiting(known: Catalog, record: catalog.TopologyRecord, progress: Progress, graced: bool) -> Iterator[str]:
+    if not graced:
+        yield "its injectors, which have a few seconds to hand over what they hold"
+    for name, incarnation in _incarnations(record):
+        intervals = known.interval_map(incarnation)
+        looks = [(one, progress.intervals.get(one.journal)) for one in (intervals.intervals if intervals else ())]
+        silent = sum(1 for one, seen in looks if seen is None or seen.sequencer != one.sequencer)
+        work = sum(seen.queued + seen.pending for _, seen in looks if seen is not None)
+        if silent:
+            yield f"computation {name}: {silent} interval(s) that do not answer"
+        if work:
+            value = Timestamp(progress.watermarks.get(incarnation, MIN_TIMESTAMP))
+            yield f"computation {name}: {work} records pending, low watermark {format_timestamp(value)}"
+    yield from _open_inputs(known, record)
+
+
+def _open_inputs(known: Catalog, record: catalog.TopologyRecord) -> Iterator[str]:
+    own = {incarnation for _, incarnation in _incarnations(record)}
+    for stream in sorted({edge.stream for computation in record.spec.computations for edge in computation.inputs}):
+        for sender in known.senders(stream):
+            upstream = known.computation(sender)
+            if sender not in own and upstream and upstream[0].state == catalog.TOPOLOGY_STATE_RUNNING:
+                yield f"stream {stream}, which topology {upstream[0].spec.name} still produces"
+            if sender == injector_sender(stream) and not known.is_draining(stream):
+                yield f"stream {stream}, which another topology still takes injections for"

@@ -1,0 +1,98 @@
+"""Plans for injectors and batch sources: sequencers, and cursors that never go back (section 5.2)."""
+
+from __future__ import annotations
+
+from millwheel.core import catalog_keys as keys
+from millwheel.core.catalog import Catalog
+from millwheel.master.draft import Draft, Plan
+from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector
+from millwheel.master.plans import refuse_unknown_stream
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.errors import did_you_mean
+
+__all__ = ["commit_batch", "finish_injector", "open_injector"]
+
+
+def open_injector(known: Catalog, request: OpenInjector, burned: int) -> Plan:
+    """A fresh sequencer for a process that may inject; a finished process stays finished."""
+    spec = known.stream(request.stream)
+    if spec is None:
+        refuse_unknown_stream(request.stream, known)
+    _check(known, spec, request)
+    draft = Draft(known, burned)
+    record = catalog.InjectorRecord(stream=request.stream, process=request.process, sequencer=draft.draw())
+    draft.put(keys.injector_key(request.stream, request.process), record)
+    # What was checked must still hold when this takes effect: no topology may begin to drain in between.
+    for name, topology in known.live_topologies():
+        if any(stream.name == request.stream for stream in topology.spec.streams):
+            draft.rest_on(keys.topology_key(name))
+    return draft.plan(lambda: known.injectors[request.stream, request.process])
+
+
+def _check(known: Catalog, spec: specs.StreamSpec, request: OpenInjector) -> None:
+    stream, process = request.stream, request.process
+    if not spec.injected:
+        raise _refused(
+            f"stream {stream!r} takes no injections: computations produce it",
+            "declare it by source() in a topology that reads it",
+            "NOT_INJECTED",
+        )
+    if known.is_draining(stream):
+        raise _refused(
+            f"stream {stream!r} is draining: every topology that reads it takes no new records",
+            "submit a topology that reads it before injecting more",
+            "STREAM_DRAINING",
+        )
+    expected = sorted(spec.expected_injectors)
+    if not process or (expected and process not in expected):
+        names = ", ".join(repr(one) for one in expected) or "any name but the empty one"
+        raise RequestError(
+            FailureCode.INVALID_ARGUMENT,
+            f"stream {stream!r} does not expect an injector process {process!r}{did_you_mean(process, expected)}",
+            f"expected: {names}",
+            reason="INJECTOR_UNEXPECTED",
+        )
+    record = known.injectors.get((stream, process))
+    if record is not None and record.finished:
+        raise _refused(
+            f"injector process {process!r} of stream {stream!r} has finished, and that is final",
+            "use another process name",
+            "INJECTOR_FINISHED",
+        )
+
+
+def _refused(message: str, remedy: str, reason: str) -> RequestError:
+    return RequestError(FailureCode.FAILED_PRECONDITION, message, remedy, reason=reason)
+
+
+def finish_injector(known: Catalog, request: FinishInjector) -> Plan:
+    """Note that a process has finished, if it still is the one with that sequencer."""
+    record = known.injectors.get((request.stream, request.process))
+    if record is None or record.sequencer != request.sequencer or record.finished:
+        return Plan(answer=lambda: record or catalog.InjectorRecord(stream=request.stream, process=request.process))
+    finished = catalog.InjectorRecord()
+    finished.CopyFrom(record)
+    finished.finished = True
+    draft = Draft(known)
+    draft.put(keys.injector_key(request.stream, request.process), finished)
+    return draft.plan(lambda: known.injectors[request.stream, request.process])
+
+
+def commit_batch(known: Catalog, request: CommitBatch) -> Plan:
+    """Move a cursor on; a batch at or below it is in already."""
+    if not request.query or request.batch < 0:
+        raise RequestError(
+            FailureCode.INVALID_ARGUMENT,
+            f"batch {request.batch} of query {request.query!r}: a query needs an id, and its batches count from 0",
+            reason="BATCH_INVALID",
+        )
+    committed = known.batches.get(request.query, -1)
+    draft = Draft(known)
+    if request.batch > committed:
+        record = catalog.BatchCursorRecord(query=request.query, committed_batch=request.batch)
+        draft.put(keys.batch_key(request.query), record)
+    return draft.plan(
+        lambda: catalog.BatchCursorRecord(query=request.query, committed_batch=known.batches[request.query])
+    )

@@ -1,0 +1,59 @@
+"""What cancelled topologies leave behind, and how it goes: records first, then what they named.
+
+An interval map is litter once no live topology and no log refers to its incarnation. That never changes
+back, for an incarnation is referred to only by a record written together with its map: so journals and
+state of litter may be dropped by a master that, unknown to itself, has just been deposed. A log record is
+different: it goes in a transaction of its own, and only that makes litter of its map.
+"""
+
+from __future__ import annotations
+
+from millwheel.core import catalog_keys as keys
+from millwheel.core.catalog import Catalog
+from millwheel.core.time import Timestamp
+from millwheel.master.assignment import unassigned
+from millwheel.master.draft import Draft, Plan
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+
+__all__ = ["collect_litter", "forget_cancelled", "retire_streams"]
+
+
+def retire_streams(known: Catalog, most: int) -> Plan:
+    """Forget the logs and injectors of up to ``most`` streams that no live topology knows any more."""
+    streams = known.streams()
+    draft = Draft(known)
+    for stream, log in sorted(known.logs.items()):
+        if stream not in streams and most > 0:
+            most -= 1
+            draft.delete(keys.log_key(stream))
+            intervals = known.interval_map(log.incarnation)
+            if intervals is not None:
+                draft.put_map(log.incarnation, unassigned(intervals))
+    for stream, process in sorted(known.injectors):
+        if stream not in streams and most > 0:
+            most -= 1
+            draft.delete(keys.injector_key(stream, process))
+    return draft.plan()
+
+
+def forget_cancelled(known: Catalog, before: Timestamp) -> Plan:
+    """Forget the topologies that were cancelled before ``before``: they were kept only to be listed."""
+    draft = Draft(known)
+    for name, record in known.topologies.items():
+        if record.state == catalog.TOPOLOGY_STATE_CANCELLED and record.state_changed_at_us < before:
+            draft.delete(keys.topology_key(name))
+    return draft.plan()
+
+
+def collect_litter(known: Catalog, most: int) -> Plan:
+    """Drop journals and state of up to ``most`` incarnations that nothing refers to, then their maps."""
+    referred = {log.incarnation for log in known.logs.values()}
+    for _, record in known.live_topologies():
+        referred.update(record.incarnations.values())
+    litter = sorted(set(known.tables) - referred)[:most]
+    draft = Draft(known)
+    journals = []
+    for incarnation in litter:
+        draft.delete(keys.interval_map_key(incarnation))
+        journals += [interval.journal for interval in known.tables[incarnation].record.intervals]
+    return draft.plan(drop_journals=tuple(journals), drop_computations=tuple(litter))

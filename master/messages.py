@@ -1,0 +1,187 @@
+"""What goes into the master's core and what comes out: requests, observations and instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from millwheel.coordination.contract import Compare, Put
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1 import topology_pb2 as specs
+
+__all__ = [
+    "Answer",
+    "CancelTopology",
+    "CommitBatch",
+    "CreateJournals",
+    "DrainTopology",
+    "Drop",
+    "EnsureLog",
+    "Fail",
+    "FinishInjector",
+    "Instruction",
+    "IntervalProgress",
+    "Observe",
+    "OpenInjector",
+    "Progress",
+    "Reload",
+    "Reply",
+    "Request",
+    "StepDown",
+    "SubmitTopology",
+    "Transact",
+]
+
+
+# Requests.
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitTopology:
+    """Run a topology. The same ``request_id`` with the same spec is the same submission."""
+
+    spec: specs.TopologySpec
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainTopology:
+    """Let a topology run out, and keep its state."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTopology:
+    """Stop a topology at once, and give up its state."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureLog:
+    """Give a stream a log, if it has none."""
+
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInjector:
+    """Draw a sequencer for an injector process: older ones of that name are dead."""
+
+    stream: str
+    process: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishInjector:
+    """The process will send nothing more, for good. Ignored unless ``sequencer`` is its newest."""
+
+    stream: str
+    process: str
+    sequencer: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBatch:
+    """Every batch of ``query`` up to ``batch`` is in. The cursor never goes back."""
+
+    query: str
+    batch: int
+
+
+Request = SubmitTopology | DrainTopology | CancelTopology | EnsureLog | OpenInjector | FinishInjector | CommitBatch
+
+Answer = catalog.TopologyRecord | control.EnsureStreamLogResponse | catalog.InjectorRecord | catalog.BatchCursorRecord
+
+
+# What the shell saw of a draining topology.
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalProgress:
+    """What the owner of an interval says of it; pending productions are those not ACKed."""
+
+    sequencer: int
+    commit: int
+    queued: int
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Broadcast low watermarks by incarnation, and intervals' reports by journal. What did not answer is absent."""
+
+    topology: str
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    intervals: Mapping[str, IntervalProgress] = field(default_factory=dict)
+
+
+# Instructions. Those with an ``operation`` are answered by an event that carries it.
+
+
+@dataclass(frozen=True, slots=True)
+class CreateJournals:
+    """Create these journals, each of which must be new."""
+
+    operation: int
+    journals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transact:
+    """One transaction of the coordinator."""
+
+    operation: int
+    compares: tuple[Compare, ...]
+    puts: tuple[Put, ...]
+    deletes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Delete journals and the state of computations from the store. Repeating it does no harm."""
+
+    operation: int
+    journals: tuple[str, ...]
+    computations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """List every key of the coordinator, and say so by ``loaded``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Ask workers and authority how far a draining topology is, and say so by ``observed``."""
+
+    topology: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A request has succeeded, durably."""
+
+    ticket: int
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """A request was refused, or could not be carried out."""
+
+    ticket: int
+    error: RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """Another master leads: this core does nothing any more."""
+
+    reason: str
+
+
+Instruction = CreateJournals | Transact | Drop | Reload | Observe | Reply | Fail | StepDown

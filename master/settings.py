@@ -1,0 +1,33 @@
+"""What an operator may choose about a master."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from millwheel.core.time import Duration, hours, milliseconds, seconds
+
+__all__ = ["MasterSettings"]
+
+_DRAIN_GRACE: Final = seconds(5)
+_OBSERVE_EVERY: Final = milliseconds(500)
+_KEEP_CANCELLED: Final = hours(24)
+
+
+@dataclass(frozen=True, slots=True)
+class MasterSettings:
+    """``intervals_per_computation`` and ``split_points``: see :func:`millwheel.core.interval_table.initial_intervals`.
+
+    ``drain_grace``: how long injectors have, after a drain began, to hand over what they still hold; before
+    it has passed, a topology that has nothing to do is not taken for one that is through.
+    ``observe_every``: how often a draining topology is looked at.
+    ``keep_cancelled``: how long a cancelled topology is still listed.
+    ``maps_per_transaction``: the most interval maps that one transaction re-assigns or deletes.
+    """
+
+    intervals_per_computation: int = 1
+    split_points: tuple[bytes, ...] = ()
+    drain_grace: Duration = _DRAIN_GRACE
+    observe_every: Duration = _OBSERVE_EVERY
+    keep_cancelled: Duration = _KEEP_CANCELLED
+    maps_per_transaction: int = 32
