@@ -281,15 +281,6 @@ class Dedup:
         for source in self._tables.opaque.values():
             source.stored(name)
 
-    def uncovered(self) -> list[str]:
-        """Segments taken over, which cost every check of their sender one more filter each until ``cover``ed."""
-        return [name for source in self._tables.opaque.values() for name in source.uncovered()]
-
-    def cover(self, name: str, ids: Sequence[bytes]) -> None:
-        """A segment taken over was read, at leisure."""
-        for source in self._tables.opaque.values():
-            source.cover(name, set(ids))
-
     def snapshot(self) -> Snapshot:
         """Everything committed, as base parts. It stands for all deltas committed so far, and none of the later."""
         return dump(self._tables)

@@ -8,12 +8,22 @@ Groups and segments keep the largest such time of theirs; to err upwards only ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.worker.dedup.pending import PendingIds
-from millwheel.worker.dedup.segments import Front, Segment, SegmentCache, SegmentSealed, candidates
+from millwheel.worker.dedup.segments import (
+    Front,
+    Segment,
+    SegmentCache,
+    SegmentSealed,
+    dump_halves,
+    halves,
+    load_halves,
+)
 from millwheel.worker.dedup.verdict import Resolution, Verdict, Waiter
 
 __all__ = ["OpaqueSource"]
@@ -56,30 +66,33 @@ class OpaqueSource:
         verdict._collect_from = max(max(timestamps), self.watermark, sent_at)
         distinct = set(ids)
         pending = self.pending.ids
-        if (
-            len(distinct) == len(ids)
-            and distinct.isdisjoint(pending)
-            and distinct.isdisjoint(self.exact)
-            and not (self.segments and self._maybe_sealed(ids))
-        ):
-            pending |= distinct
-            verdict.all_fresh = True
+        if len(distinct) == len(ids) and distinct.isdisjoint(pending) and distinct.isdisjoint(self.exact):
+            sealed = self._sealed(ids)
+            if not sealed:
+                pending |= distinct
+                verdict.all_fresh = True
+                return
         else:
-            self._check_each(ids, verdict)
+            sealed = self._sealed(ids)
+        self._check_each(ids, sealed, verdict)
 
-    def _maybe_sealed(self, ids: Sequence[bytes]) -> set[bytes]:
-        """The ids that may be in a segment."""
-        found = self._front.hits(ids)
-        for segment in self.segments.values():
-            if segment.ids is not None:
-                found.update(segment.ids.intersection(ids))
-            elif not self._front.covers(segment.name):
-                found.update(id_ for id_ in ids if candidates((segment,), id_))
+    def _sealed(self, ids: Sequence[bytes]) -> dict[bytes, tuple[str, ...] | None]:
+        """The ids that are in a segment (None), or may be in one of the named."""
+        if not self.segments:
+            return {}
+        found: dict[bytes, tuple[str, ...] | None] = {}
+        for id_, half in self._front.hits(ids).items():
+            known, unread = self._look_up(id_, half)
+            if known:
+                found[id_] = None
+            elif unread:
+                found[id_] = unread
         return found
 
-    def _check_each(self, ids: Sequence[bytes], verdict: Verdict) -> None:
+    def _check_each(
+        self, ids: Sequence[bytes], sealed: Mapping[bytes, tuple[str, ...] | None], verdict: Verdict
+    ) -> None:
         pending, exact = self.pending.ids, self.exact
-        maybe = self._maybe_sealed(ids) if self.segments else ()
         fresh: list[int] = []
         duplicates: list[int] = []
         waiting: list[int] = []
@@ -89,30 +102,31 @@ class OpaqueSource:
                 self.pending.wait(id_, verdict, index)
             elif id_ in exact:
                 duplicates.append(index)
-            else:
-                known: bool | tuple[str, ...] = self._look_up(id_) if id_ in maybe else False
-                if known is True:
-                    duplicates.append(index)
-                    continue
+            elif id_ not in sealed:
+                fresh.append(index)
                 pending.add(id_)
-                if known:
-                    verdict.unsure[index] = known
+            else:
+                unread = sealed[id_]
+                if unread is None:
+                    duplicates.append(index)
                 else:
-                    fresh.append(index)
+                    verdict.unsure[index] = unread
+                    pending.add(id_)
         verdict.fresh, verdict.duplicates, verdict.waiting = fresh, duplicates, waiting
 
-    def _look_up(self, id_: bytes) -> bool | tuple[str, ...]:
-        """Whether a segment has the id; where that takes reading, the segments to read."""
-        for segment in self.segments.values():
-            if segment.ids is not None and id_ in segment.ids:
-                return True
+    def _look_up(self, id_: bytes, half: int) -> tuple[bool, tuple[str, ...]]:
+        """Whether a segment at hand has the id; if none has, those that must be read to know."""
         unread = []
-        for name in candidates(self.segments.values(), id_):
-            if name not in self._cache:
-                unread.append(name)
-            elif self._cache.has(name, id_):
-                return True
-        return tuple(unread) or False
+        for name, segment in self.segments.items():
+            if segment.ids is not None:
+                if id_ in segment.ids:
+                    return True, ()
+            elif segment.may_have(half):
+                if name not in self._cache:
+                    unread.append(name)
+                elif self._cache.has(name, id_):
+                    return True, ()
+        return False, tuple(unread)
 
     def resolve(self, verdict: Verdict, blobs: Mapping[str, bytes]) -> Resolution:
         """Judge the unsure ids by the segments read; empties ``verdict.unsure``."""
@@ -174,30 +188,50 @@ class OpaqueSource:
 
     def seal(self, name: str) -> SegmentSealed:
         """Make the exact ids a segment."""
-        segment, blob = Segment.seal(name, max(group.collect for group in self.groups), self.exact)
-        self.segments[name] = segment
+        # By the groups' lists, not by the set: in the order of arrival the ids lie together in memory.
+        blob = b"".join(chain.from_iterable(group.ids for group in self.groups))
+        known = halves(blob)
+        self.add_segment(Segment(name, max(group.collect for group in self.groups), known, self.exact), known)
         self.exact, self.groups = set(), []
-        return SegmentSealed(name, self.computation, blob, segment.filter.save_bytes())
+        return SegmentSealed(name, self.computation, blob, dump_halves(known))
+
+    def load_segment(self, name: str, collect: int, stored: bytes) -> None:
+        """Take over a stored segment by the halves stored beside it."""
+        known = load_halves(stored)
+        self.add_segment(Segment(name, collect, known, None), known)
+
+    def add_segment(self, segment: Segment, known: array[int]) -> None:
+        """Put a segment, with its halves, behind the front filter."""
+        self.segments[segment.name] = segment
+        self._front.cover(segment.name, known, sum(other.count for other in self.segments.values()))
 
     def stored(self, name: str) -> None:
-        """The store has the segment: only its filter stays. (Nothing happens if it is collected already.)"""
+        """The store has the segment: only its fingerprints stay. (Nothing happens if it is collected already.)"""
         segment = self.segments.get(name)
-        if segment is not None and segment.ids is not None:
-            self.cover(name, segment.ids)
+        if segment is not None:
             segment.ids = None
 
-    def cover(self, name: str, ids: set[bytes]) -> None:
-        """Put a segment behind the front filter, so that checking costs no more for its being there."""
-        if name in self.segments and not self._front.covers(name):
-            self._front.cover(name, ids, sum(segment.count for segment in self.segments.values()))
+    def inherit(self, parent: OpaqueSource) -> None:
+        """Unite with what a parent knew."""
+        self.horizon = max(self.horizon, parent.horizon)
+        self.watermark = max(self.watermark, parent.watermark)
+        for group in parent.groups:
+            self._inherit_ids(group.collect, group.ids)
+        self._front.adopt(parent._front)
+        for segment in parent.segments.values():
+            if segment.ids is None:
+                self.segments[segment.name] = segment
+            else:
+                self._inherit_ids(segment.collect, segment.ids)
 
-    def uncovered(self) -> list[str]:
-        """Stored segments whose own filters every delivery has to ask: those taken over."""
-        return [n for n, segment in self.segments.items() if segment.ids is None and not self._front.covers(n)]
+    def _inherit_ids(self, collect: int, ids: Collection[bytes]) -> None:
+        new = [id_ for id_ in ids if id_ not in self.exact]
+        if new:
+            self.remember(collect, new)
 
     @property
     def bytes_held(self) -> int:
         """An estimate of the memory: an id in a set costs its 49 bytes, a slot and its place in a group."""
         unstored = sum(len(segment.ids) for segment in self.segments.values() if segment.ids is not None)
-        filters = sum(segment.filter.size_in_bits // 8 for segment in self.segments.values())
+        filters = sum(4 * segment.count for segment in self.segments.values())
         return 130 * (len(self.pending.ids) + len(self.exact) + unstored) + filters + self._front.bytes_held

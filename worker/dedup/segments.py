@@ -1,28 +1,31 @@
 """Sealed id segments: ids that went to the store, and the filters that tell when to read them (6.1.1).
 
-Two layers of Bloom filters. The *front* covers many segments at once and lives only in this process, so
-it may use Python's own (seeded, fast) hash. Each segment's own filter is stored beside its ids,
-so that a takeover reads filters and no ids, and says which segments to read when the front hits.
+Two layers of filters. In *front* stand a few Bloom filters over the ids of all segments; a fresh id gets no
+further, but for one in 100,000. When the front hits, fingerprints of four bytes an id tell which segments
+to read; together a fresh id causes a read once in 100 million checks and more. Both are made of the second
+halves of the ids, which are stored beside them: a takeover reads those, and no ids.
+
+A Bloom filter per segment would take three bytes an id instead of four, but it cannot be enumerated to fill the
+front at a takeover, and costs several times as much to fill.
 """
 
 from __future__ import annotations
 
-import operator
+import sys
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rbloom import Bloom
 
-from millwheel.worker.dedup.ids import ID_BYTES, split_ids
+from millwheel.worker.dedup.ids import split_ids
 
-__all__ = ["Front", "Segment", "SegmentCache", "SegmentSealed", "candidates"]
+__all__ = ["Front", "Segment", "SegmentCache", "SegmentSealed", "dump_halves", "halves", "load_halves"]
 
-_FRONT_ERROR: Final = 1e-3
-_SEGMENT_ERROR: Final = 1e-4
-"""Together a fresh id causes a read about once in ten million segment checks; a segment alone, once in 10,000."""
+_FRONT_ERROR: Final = 1e-5
 _FRONT_SEGMENTS: Final = 4
 """A front filter is made for this many segments of the size of its first."""
 
@@ -39,70 +42,94 @@ class SegmentSealed:
     """Read at takeover."""
 
 
-def _filter_key(id_: bytes) -> int:
-    """What a segment's filter hashes: the second half of the id, which is as random as the whole."""
-    return int.from_bytes(id_[8:], "little", signed=True)
+def halves(blob: bytes) -> array[int]:
+    """The second half of each id of a blob, as an int: what the filters know of it."""
+    return load_halves(blob)[1::2]
 
 
-def _filter_keys(blob: bytes) -> array[int]:
-    halves = array("q")
-    halves.frombytes(blob)
-    return halves[1::2]
+def dump_halves(known: array[int]) -> bytes:
+    """Halves as stored: little-endian whatever the machine."""
+    return known.tobytes() if sys.byteorder == "little" else _swapped(known).tobytes()
+
+
+def load_halves(stored: bytes) -> array[int]:
+    """What ``dump_halves`` gave."""
+    words = array("q")
+    words.frombytes(stored)
+    return words if sys.byteorder == "little" else _swapped(words)
+
+
+def _swapped(words: array[int]) -> array[int]:
+    copy = array("q", words)
+    copy.byteswap()
+    return copy
 
 
 class Segment:
-    """A sealed segment. ``ids`` stay in memory until the store has them."""
+    """A sealed segment. ``ids`` stay in memory until the store has them; then four bytes of each do."""
 
-    __slots__ = ("collect", "count", "filter", "ids", "name")
+    __slots__ = ("_asked", "_prints", "_sorted", "collect", "count", "ids", "name")
 
-    def __init__(self, name: str, collect: int, count: int, filter_: Bloom, ids: set[bytes] | None) -> None:
+    _SEARCHES: Final = 32
+
+    def __init__(self, name: str, collect: int, known: array[int], ids: set[bytes] | None) -> None:
         self.name = name
         self.collect = collect
         """May be forgotten once the collection horizon is above it."""
-        self.count = count
-        self.filter = filter_
+        self.count = len(known)
         self.ids = ids
+        self._prints = array("I", known.tobytes())[::2]
+        self._sorted = False
+        self._asked = 0
 
-    @classmethod
-    def seal(cls, name: str, collect: int, ids: set[bytes]) -> tuple[Segment, bytes]:
-        """A segment of ``ids``, and their blob."""
-        blob = b"".join(ids)
-        filter_ = Bloom(len(ids), _SEGMENT_ERROR, operator.index)
-        filter_.update(_filter_keys(blob))
-        return cls(name, collect, len(ids), filter_, ids), blob
+    def may_have(self, half: int) -> bool:
+        """Whether some id of the segment has the fingerprint of ``half``. Sorts them once asked often."""
+        wanted = array("I", array("q", (half,)).tobytes())[0]
+        if not self._sorted:
+            self._asked += 1
+            if self._asked <= self._SEARCHES:
+                return _find(self._prints.tobytes(), array("I", (wanted,)).tobytes())
+            self._prints = array("I", sorted(self._prints))
+            self._sorted = True
+        at = bisect_left(self._prints, wanted)
+        return at < len(self._prints) and self._prints[at] == wanted
 
-    @classmethod
-    def load(cls, name: str, collect: int, count: int, stored_filter: bytes) -> Segment:
-        """A segment of which only the filter is in memory."""
-        return cls(name, collect, count, Bloom.load_bytes(stored_filter, operator.index), None)
+
+def _find(blob: bytes, item: bytes) -> bool:
+    """Whether ``item`` is in ``blob`` at a multiple of its length."""
+    at = blob.find(item)
+    while at >= 0 and at % len(item):
+        at = blob.find(item, at + 1)
+    return at >= 0
 
 
 class _Generation:
     __slots__ = ("capacity", "filter", "size", "unexpired")
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, filter_: Bloom) -> None:
         self.capacity = capacity
-        self.filter = Bloom(capacity, _FRONT_ERROR)
+        self.filter = filter_
         self.size = 0
         self.unexpired: set[str] = set()
 
 
 class Front:
-    """Which of these ids may be in some covered segment? Generations go when their last segment is collected."""
+    """Which of these ids may be in some segment? Generations go when their last segment is collected."""
 
     __slots__ = ("_generations",)
 
     def __init__(self) -> None:
         self._generations: list[_Generation] = []
 
-    def cover(self, name: str, ids: set[bytes], total: int) -> None:
-        """Add a segment's ids; ``total`` ids are sealed in all, which sets the size of a new generation."""
+    def cover(self, name: str, known: array[int], total: int) -> None:
+        """Add a segment's halves; ``total`` ids are sealed in all, which sets a new generation's size."""
         generation = self._generations[-1] if self._generations else None
-        if generation is None or generation.size + len(ids) > generation.capacity:
-            generation = _Generation(max(_FRONT_SEGMENTS * len(ids), total // 2))
+        if generation is None or generation.size + len(known) > generation.capacity:
+            capacity = max(_FRONT_SEGMENTS * len(known), total // 2)
+            generation = _Generation(capacity, Bloom(capacity, _FRONT_ERROR))
             self._generations.append(generation)
-        generation.filter.update(ids)
-        generation.size += len(ids)
+        generation.filter.update(known)
+        generation.size += len(known)
         generation.unexpired.add(name)
 
     def drop(self, name: str) -> None:
@@ -111,16 +138,23 @@ class Front:
             generation.unexpired.discard(name)
         self._generations = [generation for generation in self._generations if generation.unexpired]
 
-    def covers(self, name: str) -> bool:
-        """Whether the segment's ids have been added."""
-        return any(name in generation.unexpired for generation in self._generations)
-
-    def hits(self, ids: Sequence[bytes]) -> set[bytes]:
-        """Those of the ids that may be in a covered segment."""
-        found: set[bytes] = set()
+    def hits(self, ids: Sequence[bytes]) -> dict[bytes, int]:
+        """Those of the ids that may be in a segment, with their second halves."""
+        known = halves(b"".join(ids)).tolist()
+        found: set[int] = set()
         for generation in self._generations:
-            found.update(filter(generation.filter.__contains__, ids))
-        return found
+            found.update(filter(generation.filter.__contains__, known))
+        if not found:
+            return {}
+        return {id_: half for id_, half in zip(ids, known, strict=True) if half in found}
+
+    def adopt(self, other: Front) -> None:
+        """Cover what ``other`` covers, in filters of our own."""
+        for generation in other._generations:
+            copy = _Generation(generation.capacity, generation.filter.copy())
+            copy.size = generation.size
+            copy.unexpired = set(generation.unexpired)
+            self._generations.insert(0, copy)
 
     @property
     def bytes_held(self) -> int:
@@ -169,22 +203,9 @@ class SegmentCache:
         if looked > self._SEARCHES:
             members = self._sets[name] = frozenset(split_ids(self._blobs[name]))
             return id_ in members
-        return _search(self._blobs[name], id_)
+        return _find(self._blobs[name], id_)
 
     @property
     def bytes_held(self) -> int:
         """Memory of blobs and sets."""
         return sum(map(len, self._blobs.values())) + sum(120 * len(members) for members in self._sets.values())
-
-
-def _search(blob: bytes, id_: bytes) -> bool:
-    at = blob.find(id_)
-    while at >= 0 and at % ID_BYTES:
-        at = blob.find(id_, at + 1)
-    return at >= 0
-
-
-def candidates(segments: Iterable[Segment], id_: bytes) -> tuple[str, ...]:
-    """The stored segments whose own filter has the id."""
-    key = _filter_key(id_)
-    return tuple(segment.name for segment in segments if segment.ids is None and key in segment.filter)

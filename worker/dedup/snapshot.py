@@ -13,7 +13,6 @@ from millwheel.worker.dedup.delta import FORMAT, decode_positions, decode_sequen
 from millwheel.worker.dedup.ids import split_ids
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import Piece, PositionSource
-from millwheel.worker.dedup.segments import Segment
 from millwheel.worker.dedup.tables import Tables
 from millwheel.worker.dedup.verdict import DedupError
 
@@ -82,7 +81,7 @@ def _opaque_rows(source: OpaqueSource) -> Iterator[Row]:
             yield ["ids", source.computation, group.collect, b"".join(ids)]
     for segment in source.segments.values():
         if segment.ids is None:
-            yield ["segment", source.computation, segment.name, segment.collect, segment.count]
+            yield ["segment", source.computation, segment.name, segment.collect]
         else:
             for ids in _chunks(list(segment.ids)):
                 yield ["ids", source.computation, segment.collect, b"".join(ids)]
@@ -120,10 +119,10 @@ def _load_row(tables: Tables, kind: str, row: Row, filters: Mapping[str, bytes])
         case "ids":
             tables.computation(row[0]).remember(row[1], split_ids(row[2]))
         case "segment":
-            computation, name, collect, count = row
+            computation, name, collect = row
             if name not in filters:
                 raise DedupError(f"the filter of id segment {name} is missing")
-            tables.computation(computation).segments[name] = Segment.load(name, collect, count, filters[name])
+            tables.computation(computation).load_segment(name, collect, filters[name])
         case "floor":
             tables.query(row[0]).floor = row[1]
         case "batch":
@@ -146,7 +145,7 @@ def inherit(tables: Tables, parents: Sequence[Tables]) -> None:
         tables.positions[name] = _inherit_sequence(tables.interval, sources)
     for parent in parents:
         for opaque in parent.opaque.values():
-            _inherit_opaque(tables.computation(opaque.computation), opaque)
+            tables.computation(opaque.computation).inherit(opaque)
         for query in parent.queries.values():
             if query.floor is not None:
                 child = tables.query(query.query)
@@ -164,17 +163,3 @@ def _inherit_sequence(interval: KeyInterval, sources: Sequence[PositionSource]) 
     child = PositionSource(sources[0].sequence, interval, pieces, set().union(*(source.seen for source in sources)))
     child.origin = sources[0].origin
     return child
-
-
-def _inherit_opaque(child: OpaqueSource, parent: OpaqueSource) -> None:
-    child.horizon = max(child.horizon, parent.horizon)
-    child.watermark = max(child.watermark, parent.watermark)
-    for group in parent.groups:
-        ids = [id_ for id_ in group.ids if id_ not in child.exact]
-        if ids:
-            child.remember(group.collect, ids)
-    for segment in parent.segments.values():
-        if segment.ids is None:
-            child.segments.setdefault(segment.name, segment)
-        else:
-            child.remember(segment.collect, list(segment.ids))
