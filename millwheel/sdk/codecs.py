@@ -26,7 +26,7 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
 from millwheel.sdk.typeinfo import is_protobuf, members, normalise, runtime_classes, supertype, type_name
 
-__all__ = ["Codec", "StateCodec", "ValueCodec", "ValueFormat", "state_codec", "value_codec", "verified"]
+__all__ = ["Codec", "StateCodec", "ValueCodec", "ValueFormat", "codec_for", "state_codec_for", "verified"]
 
 T = TypeVar("T")
 Encode = Callable[[Any], bytes]
@@ -81,7 +81,7 @@ class StateCodec:
     decode: Decode
 
 
-def value_codec(record_type: Any, where: str, codec: Codec[Any] | None = None) -> ValueCodec:
+def codec_for(record_type: Any, where: str, codec: Codec[Any] | None = None) -> ValueCodec:
     """The codec of the values of one stream; ``where`` names it in errors: ``stream 'queries'``.
 
     UnsupportedTypeError for a type that cannot be encoded, and has no ``codec`` of its own.
@@ -92,7 +92,7 @@ def value_codec(record_type: Any, where: str, codec: Codec[Any] | None = None) -
     return ValueCodec(value_format, name, encode, checked, _wrapped_decode(decode, where, name))
 
 
-def state_codec(state_type: Any, where: str, codec: Codec[Any] | None = None) -> StateCodec:
+def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None) -> StateCodec:
     """The codec of a computation's state; ``where`` names it in errors.
 
     UnsupportedTypeError for a type that cannot be encoded, or that has no default: what a key without

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from millwheel.sdk.codecs import StateCodec, ValueCodec, state_codec, verified
+from millwheel.sdk.codecs import StateCodec, ValueCodec, state_codec_for, verified
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.options import ComputationOptions
@@ -46,8 +46,7 @@ def compile_computation(topology: Topology, name: str, *, verify: bool = False) 
         hint = did_you_mean(name, list(plan.computations))
         raise UsageError(f"topology {topology.name!r} has no computation {name!r}{hint}")
     computation = declared.computation
-    outputs = [stream for stream in plan.streams.values() if name in stream.producers]
-    state = state_codec(declared.state_type, declared.where, computation.state_codec)
+    state = state_codec_for(declared.state_type, declared.where, computation.state_codec)
     if verify:
         state = StateCodec(
             state.type_name, state.new, verified(state.encode, state.decode, declared.where), state.decode
@@ -56,7 +55,7 @@ def compile_computation(topology: Topology, name: str, *, verify: bool = False) 
         name=name,
         computation=computation,
         inputs={stream: _codec(plan.streams[stream]).decode for stream in declared.inputs},
-        outputs={stream.name: _encoder(stream, verify) for stream in outputs},
+        outputs={stream.name: _encoder(stream, verify) for stream in plan.streams.values() if name in stream.producers},
         state=state,
         options=declared.options,
         record_is_async=inspect.iscoroutinefunction(computation.process_record),

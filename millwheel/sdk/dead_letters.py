@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-__all__ = ["DEAD_LETTERS_SUFFIX", "DeadLetter", "dead_letter_stream"]
+from millwheel.core.catalog import dead_letter_stream
+from millwheel.sdk.codecs import codec_for
 
-DEAD_LETTERS_SUFFIX = ".dead-letters"
+__all__ = ["DEAD_LETTER_CODEC", "DeadLetter", "dead_letter_stream"]
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -25,6 +28,5 @@ class DeadLetter(msgspec.Struct, frozen=True):
     traceback: str
 
 
-def dead_letter_stream(topology: str) -> str:
-    """The stream that the dead letters of ``topology`` go to."""
-    return topology + DEAD_LETTERS_SUFFIX
+DEAD_LETTER_CODEC: Final = codec_for(DeadLetter, "a dead-letter stream")
+"""How every dead-letter stream is encoded."""

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any, overload
 
+import msgspec
+
 from millwheel.core.limits import MAX_KEY_BYTES
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.typeinfo import Field, field_of, is_key_type, type_name
 
-__all__ = ["KeyExtractor", "join_key", "key", "mapping_extractor", "split_key"]
+__all__ = ["KeyExtractor", "extractor_of_fields", "join_key", "key", "split_key"]
 
 Extract = Callable[[Any], bytes]
 _FIELD_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -129,9 +131,12 @@ def split_key(compound: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def mapping_extractor(fields: Sequence[str], stream: str = "", consumer: str = "") -> Extract:
-    """The extractor for plain mappings, from the field paths of a spec: for injectors without user code."""
-    return KeyExtractor(fields=tuple(fields)).bind(dict[str, Any], stream, consumer)
+def extractor_of_fields(fields: Sequence[str], stream: str = "", consumer: str = "") -> Extract:
+    """The extractor by the field paths of a spec, for whoever has not got the consumer's code.
+
+    It takes plain mappings, as injectors have them, as well as structs, messages and other objects.
+    """
+    return KeyExtractor(fields=tuple(fields)).bind(Any, stream, consumer)
 
 
 # The compiled forms.
@@ -195,10 +200,18 @@ def _getter(record_type: Any, path: str) -> Callable[[Any], Any]:
 
     def follow(value: Any) -> Any:
         for name in names:
-            value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+            value = value[name] if isinstance(value, Mapping) else _attribute(value, name)
         return value
 
     return follow
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """An attribute by its own name or, for a struct that renames its fields, by the name that is encoded."""
+    if isinstance(value, msgspec.Struct) and name not in value.__struct_fields__:
+        renamed = dict(zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True))
+        name = renamed.get(name, name)
+    return getattr(value, name)
 
 
 def _walk(record_type: Any, path: str) -> list[Field] | str:

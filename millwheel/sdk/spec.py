@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from millwheel.core.catalog import dead_letter_stream
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.declarations import ComputationDeclaration, StreamKind
@@ -14,10 +15,14 @@ __all__ = ["build_spec", "spec_digest"]
 
 
 def build_spec(plan: Plan, code: topology_pb2.CodeReference | None) -> topology_pb2.TopologySpec:
-    """The spec of a topology that has been found valid. Streams and computations stand in the order of their names."""
+    """The spec of a topology that has been found valid. Streams and computations stand in the order of their names.
+
+    The stream of dead letters is not listed: every topology has one.
+    """
+    letters = dead_letter_stream(plan.name)
     return topology_pb2.TopologySpec(
         name=plan.name,
-        streams=[_stream(plan.streams[name]) for name in sorted(plan.streams)],
+        streams=[_stream(plan.streams[name]) for name in sorted(plan.streams) if name != letters],
         computations=[_computation(plan, plan.computations[name]) for name in sorted(plan.computations)],
         code=code,
     )
@@ -47,7 +52,6 @@ def _stream(stream: Stream) -> topology_pb2.StreamSpec:
 
 def _computation(plan: Plan, computation: ComputationDeclaration) -> topology_pb2.ComputationSpec:
     options = computation.options
-    produced = [name for name, stream in plan.streams.items() if computation.name in stream.producers]
     return topology_pb2.ComputationSpec(
         name=computation.name,
         implementation=computation.implementation,
@@ -57,7 +61,7 @@ def _computation(plan: Plan, computation: ComputationDeclaration) -> topology_pb
             )
             for name, extractor in sorted(computation.inputs.items())
         ],
-        outputs=sorted(produced),
+        outputs=sorted(computation.outputs),
         exactly_once=options.exactly_once,
         strong_productions=options.strong,
         late_policy=options.late.action.value,

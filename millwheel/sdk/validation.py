@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from millwheel.sdk.codecs import Codec, state_codec, value_codec
-from millwheel.sdk.dead_letters import dead_letter_stream
+from millwheel.core.catalog import dead_letter_stream
+from millwheel.sdk.codecs import Codec, codec_for, state_codec_for
 from millwheel.sdk.declarations import ComputationDeclaration, StreamDeclaration, StreamKind
 from millwheel.sdk.errors import Problem, UnsupportedTypeError, did_you_mean
 from millwheel.sdk.graph import cycles, describe_cycle, is_downstream
@@ -128,7 +128,7 @@ def _type(stream: Stream) -> Iterator[Problem]:
         yield Problem(stream.where, f"codec= takes a millwheel.Codec(encode, decode), not {codec!r:.80}")
         return
     try:
-        stream.codec = value_codec(stream.type, stream.where, codec)
+        stream.codec = codec_for(stream.type, stream.where, codec)
     except UnsupportedTypeError as error:
         yield Problem(stream.where, str(error))
 
@@ -154,7 +154,7 @@ def _state(computation: ComputationDeclaration) -> Iterator[Problem]:
         )
         return
     try:
-        state_codec(computation.state_type, computation.where, codec)
+        state_codec_for(computation.state_type, computation.where, codec)
     except UnsupportedTypeError as error:
         yield Problem(computation.where, str(error).replace("a codec=", "a state_codec = "))
 
