@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
-from millwheel.core.catalog import dead_letter_stream
-from millwheel.sdk.codecs import codec_for
-
-__all__ = ["DEAD_LETTER_CODEC", "DeadLetter", "dead_letter_stream"]
+__all__ = ["DeadLetter", "dead_letter_stream"]
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -28,5 +23,6 @@ class DeadLetter(msgspec.Struct, frozen=True):
     traceback: str
 
 
-DEAD_LETTER_CODEC: Final = codec_for(DeadLetter, "a dead-letter stream")
-"""How every dead-letter stream is encoded."""
+def dead_letter_stream(topology: str) -> str:
+    """The stream that the dead letters of ``topology`` go to; every topology has one, undeclared."""
+    return f"{topology}.dead-letters"

@@ -21,7 +21,7 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.typeinfo import Field, field_of, is_key_type, type_name
 
-__all__ = ["KeyExtractor", "extractor_of_fields", "join_key", "key", "split_key"]
+__all__ = ["KeyExtractor", "join_key", "key", "mapping_extractor", "split_key"]
 
 Extract = Callable[[Any], bytes]
 _FIELD_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -131,7 +131,7 @@ def split_key(compound: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def extractor_of_fields(fields: Sequence[str], stream: str = "", consumer: str = "") -> Extract:
+def mapping_extractor(fields: Sequence[str], stream: str = "", consumer: str = "") -> Extract:
     """The extractor by the field paths of a spec, for whoever has not got the consumer's code.
 
     It takes plain mappings, as injectors have them, as well as structs, messages and other objects.

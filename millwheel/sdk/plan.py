@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from millwheel.core.catalog import dead_letter_stream
 from millwheel.sdk.codecs import ValueCodec
-from millwheel.sdk.dead_letters import DeadLetter
+from millwheel.sdk.dead_letters import DeadLetter, dead_letter_stream
 from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, StreamDeclaration
 from millwheel.sdk.graph import Edge
 from millwheel.sdk.options import FailureAction, LateAction

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from millwheel.core.catalog import dead_letter_stream
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import ValueFormat
+from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.declarations import ComputationDeclaration, StreamKind
 from millwheel.sdk.plan import Plan, Stream
 from millwheel.sdk.typeinfo import type_name

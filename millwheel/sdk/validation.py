@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from millwheel.core.catalog import dead_letter_stream
 from millwheel.sdk.codecs import Codec, codec_for, state_codec_for
+from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.declarations import ComputationDeclaration, StreamDeclaration, StreamKind
 from millwheel.sdk.errors import Problem, UnsupportedTypeError, did_you_mean
 from millwheel.sdk.graph import cycles, describe_cycle, is_downstream
