@@ -20,6 +20,7 @@ from millwheel.sdk.errors import Problem, did_you_mean
 __all__ = ["MAX_NAME_LENGTH", "validate"]
 
 MAX_NAME_LENGTH: Final = 200
+_UNTYPED: Final = frozenset({"", "Any"})
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -84,7 +85,7 @@ def _streams(spec: specs.TopologySpec, known: Catalog) -> Iterator[Problem]:
         yield Problem(f"stream {name!r}", "it is declared twice: declare it once")
     others = {name: record.spec for name, record in known.live_topologies() if name != spec.name}
     for stream in spec.streams:
-        if stream.name == dead_letter_stream(spec.name) and stream.record_type not in ("", DEAD_LETTER_TYPE):
+        if stream.name == dead_letter_stream(spec.name) and stream.record_type not in _UNTYPED | {DEAD_LETTER_TYPE}:
             yield Problem(
                 f"stream {stream.name!r}", f"the name is taken by the dead letters of {spec.name!r}: use another"
             )
@@ -98,7 +99,7 @@ def _conflicts(mine: specs.StreamSpec, theirs: specs.StreamSpec, other: str) -> 
     """Two declarations of one stream name mean one stream: what both state must be equal."""
     where = f"stream {mine.name!r}"
     advice = "declare it alike, or use another stream name"
-    if mine.record_type and theirs.record_type and mine.record_type != theirs.record_type:
+    if _UNTYPED.isdisjoint((mine.record_type, theirs.record_type)) and mine.record_type != theirs.record_type:
         yield Problem(
             where, f"its type is {mine.record_type} here and {theirs.record_type} in topology {other!r}: {advice}"
         )

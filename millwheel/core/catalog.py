@@ -37,7 +37,7 @@ ACTIVE_STATES: Final = frozenset({catalog.TOPOLOGY_STATE_RUNNING, catalog.TOPOLO
 LIVE_STATES: Final = ACTIVE_STATES | {catalog.TOPOLOGY_STATE_DRAINED, catalog.TOPOLOGY_STATE_PAUSED}
 """Topologies whose state is kept, and whose names are taken."""
 
-DEAD_LETTER_TYPE: Final = "millwheel.DeadLetter"
+DEAD_LETTER_TYPE: Final = "DeadLetter"
 """The record type of every dead-letter stream."""
 
 _SHAPING: Final = frozenset({keys.TOPOLOGIES, keys.INTERVALS, keys.LOGS, keys.WORKERS})
@@ -183,7 +183,8 @@ class Catalog:
                 yield name, self.topologies[name]
 
     def streams(self) -> dict[str, specs.StreamSpec]:
-        """Every stream that a live topology declares, produces to or takes injections for, by name.
+        """Every stream that a live topology declares, produces to or takes injections for, by name. One that is
+        only read, as external, is known by its producer's declaration alone.
 
         A declaration that takes injections goes before one that only refers to the stream; a stream that
         is only named as an output has a declaration without a type.
@@ -191,6 +192,8 @@ class Catalog:
         found: dict[str, specs.StreamSpec] = {}
         for name, record in self.live_topologies():
             for declared in record.spec.streams:
+                if declared.external:
+                    continue
                 known = found.get(declared.name)
                 if known is None or (declared.injected and not known.injected):
                     found[declared.name] = declared

@@ -1,4 +1,4 @@
-"""Interval maps as records of the catalog: which journal, sequencer and owner each key of a computation has (section 7.1, G11)."""
+"""Interval maps as the catalog keeps them: the journal, sequencer and owner of each key (section 7.1, G11)."""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ class RequestError(MillwheelError):
 
     def __str__(self) -> str:
         lines = [self.message, *(f"  {problem}" for problem in self.problems)]
-        if self.remedy:
-            lines[0] += f": {self.remedy}" if not self.problems else ""
-            lines += [self.remedy] if self.problems else []
+        if self.remedy and self.problems:
+            lines.append(self.remedy)
+        elif self.remedy:
+            lines[0] += f": {self.remedy}"
         return "\n".join(lines)

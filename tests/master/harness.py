@@ -1,0 +1,202 @@
+"""A coordinator's state and a store, with masters' cores on top, all driven by hand: no clock, no tasks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from millwheel.coordination.contract import Compare, Outcome, Put
+from millwheel.coordination.state import CoordinatorState
+from millwheel.core import catalog_keys as keys
+from millwheel.core.catalog import Catalog
+from millwheel.core.time import Timestamp
+from millwheel.master.core import MasterCore
+from millwheel.master.messages import (
+    Answer,
+    CreateJournals,
+    Drop,
+    Fail,
+    Instruction,
+    Observe,
+    Reload,
+    Reply,
+    Request,
+    StepDown,
+    Transact,
+)
+from millwheel.master.settings import MasterSettings
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.store.contract import JournalExistsError, JournalHead, JournalMissingError
+from millwheel.store.memory import MemoryStore
+
+Result = TypeVar("Result")
+
+
+def now_of(work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of a coroutine that never suspends, as those of MemoryStore."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    raise AssertionError("it suspended")
+
+
+class World:
+    """What survives masters: the coordinator and the store."""
+
+    def __init__(self) -> None:
+        self.state = CoordinatorState()
+        self.store = MemoryStore()
+        self.workers: dict[str, int] = {}
+
+    def transact(self, compares: tuple[Compare, ...], puts: tuple[Put, ...], deletes: tuple[str, ...] = ()) -> Outcome:
+        transition = self.state.decide(compares, puts, deletes, 0.0)
+        if transition is not None:
+            self.state.apply(transition)
+        return Outcome(transition is not None, self.state.revision)
+
+    def elect(self, name: str) -> Compare:
+        """Make ``name`` the leader, whoever was."""
+        self.transact((), (), (keys.LEADERSHIP,))
+        outcome = self.transact((), (Put(keys.LEADERSHIP, name.encode()),))
+        return Compare(keys.LEADERSHIP, outcome.revision)
+
+    def join(self, worker: str) -> None:
+        record = catalog.WorkerRecord()
+        record.endpoint.worker_id, record.endpoint.address = worker, f"127.0.0.1:{5000 + len(worker)}"
+        self.transact((), (Put(keys.worker_key(worker), record.SerializeToString()),))
+
+    def leave(self, worker: str) -> None:
+        self.transact((), (), (keys.worker_key(worker),))
+
+    def has_journal(self, journal: str) -> bool:
+        try:
+            head: JournalHead = now_of(self.store.read_head(journal))
+        except JournalMissingError:
+            return False
+        return head is not None
+
+    def catalog(self) -> Catalog:
+        found = Catalog()
+        found.load(self.state.list(""))
+        return found
+
+
+class Master:
+    """A core with its instructions; ``run`` carries them out until nothing is left to do."""
+
+    def __init__(self, world: World, name: str = "m", settings: MasterSettings | None = None) -> None:
+        self.world = world
+        self.core = MasterCore(world.elect(name), settings)
+        self.waiting: deque[Instruction] = deque()
+        self.answers: dict[int, Answer | RequestError] = {}
+        self.seen = world.state.revision
+        self.observing: list[str] = []
+        self.stepped_down = False
+        self._tickets = 0
+        self.take(self.core.loaded(world.state.list("")))
+
+    def take(self, instructions: list[Instruction]) -> None:
+        self.waiting.extend(instructions)
+
+    def ask(self, request: Request, now: int = 0) -> int:
+        """Ask, and leave the instructions waiting."""
+        self._tickets += 1
+        self.take(self.core.asked(self._tickets, request, Timestamp(now)))
+        return self._tickets
+
+    def call(self, request: Request, now: int = 0) -> Any:
+        """Ask, carry everything out, and return the answer; what was refused is raised."""
+        ticket = self.ask(request, now)
+        self.run()
+        answer = self.answers[ticket]
+        if isinstance(answer, RequestError):
+            raise answer
+        return answer
+
+    def tick(self, now: int) -> None:
+        self.take(self.core.ticked(Timestamp(now)))
+        self.run()
+
+    def run(self) -> None:
+        """Carry everything out, and follow the coordinator."""
+        while self.waiting or self.follow():
+            if self.waiting:
+                self.step()
+
+    def follow(self) -> bool:
+        """Hear of the next revision, if there is one."""
+        revisions = self.world.state.changes_after("", self.seen)
+        if not revisions:
+            return False
+        changes = next(iter(revisions))
+        self.seen = changes[0].revision
+        self.take(self.core.changed(changes))
+        return True
+
+    def step(self) -> None:
+        """Carry out the oldest instruction."""
+        match self.waiting.popleft():
+            case Reply(ticket, answer):
+                self.answers[ticket] = answer
+            case Fail(ticket, error):
+                self.answers[ticket] = error
+            case StepDown():
+                self.stepped_down = True
+            case Observe(topology):
+                self.observing.append(topology)
+            case Reload():
+                self.take(self.core.loaded(self.world.state.list("")))
+            case CreateJournals(operation, journals):
+                self._create(operation, journals)
+            case Drop(operation, journals, computations):
+                for journal in journals:
+                    now_of(self.world.store.drop_journal(journal))
+                for computation in computations:
+                    now_of(self.world.store.drop_computation(computation))
+                self.take(self.core.dropped(operation))
+            case Transact(operation, compares, puts, deletes):
+                self.take(self.core.transacted(operation, self.world.transact(compares, puts, deletes)))
+
+    def _create(self, operation: int, journals: tuple[str, ...]) -> None:
+        try:
+            for journal in journals:
+                now_of(self.world.store.create_journal(journal))
+        except JournalExistsError as error:
+            self.take(self.core.store_failed(operation, str(error), retry=True))
+        else:
+            self.take(self.core.journals_created(operation))
+
+
+def computation(name: str, inputs: dict[str, str], outputs: list[str], feedback: tuple[str, ...] = ()) -> Any:
+    """A computation's spec; ``inputs`` gives the key field of each stream."""
+    spec = specs.ComputationSpec(name=name, outputs=outputs, exactly_once=True, strong_productions=True)
+    for stream, field in inputs.items():
+        spec.inputs.add(stream=stream, key=specs.KeySpec(fields=[field]), feedback=stream in feedback)
+    return spec
+
+
+def source(name: str, record_type: str = "app.Query", **more: Any) -> specs.StreamSpec:
+    return specs.StreamSpec(
+        name=name, record_type=record_type, format=specs.VALUE_FORMAT_MSGPACK, injected=True, **more
+    )
+
+
+def topology(
+    name: str = "zeitgeist",
+    streams: list[specs.StreamSpec] | None = None,
+    computations: list[specs.ComputationSpec] | None = None,
+) -> specs.TopologySpec:
+    """By default: queries -> window-counter -> windows -> dip-detector -> dips."""
+    if streams is None:
+        streams = [source("queries"), specs.StreamSpec(name="windows", record_type="app.Count")]
+    if computations is None:
+        computations = [
+            computation("window-counter", {"queries": "text"}, ["windows"]),
+            computation("dip-detector", {"windows": "query"}, ["dips"]),
+        ]
+    code = specs.CodeReference(digest="ab" * 32, entry_point="app:zeitgeist")
+    return specs.TopologySpec(name=name, streams=streams, computations=computations, code=code)

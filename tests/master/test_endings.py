@@ -1,0 +1,261 @@
+"""Draining and cancelling topologies, and what they leave behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.core.catalog import Catalog
+from millwheel.core.time import MAX_TIMESTAMP, hours, seconds
+from millwheel.master.messages import (
+    CancelTopology,
+    CreateJournals,
+    DrainTopology,
+    EnsureLog,
+    IntervalProgress,
+    OpenInjector,
+    Progress,
+    SubmitTopology,
+    Transact,
+)
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import topology_pb2 as specs
+
+from .harness import Master, World, computation, source, topology
+
+LATER = int(seconds(60))
+
+
+def draining(spec: specs.TopologySpec | None = None) -> tuple[World, Master]:
+    world = World()
+    world.join("w1")
+    master = Master(world)
+    master.call(SubmitTopology(spec or topology(), "r1"), now=0)
+    master.call(DrainTopology("zeitgeist"), now=0)
+    return world, master
+
+
+def look(known: Catalog, *, work: int = 0, commit: int = 7, watermark: int = 5, stale: int = 0) -> Progress:
+    """What the shell would see: every interval alike."""
+    incarnations = known.topologies["zeitgeist"].incarnations.values()
+    intervals = {
+        one.journal: IntervalProgress(one.sequencer - stale, commit, work, 0)
+        for incarnation in incarnations
+        for one in known.tables[incarnation].record.intervals
+    }
+    return Progress("zeitgeist", dict.fromkeys(incarnations, watermark), intervals)
+
+
+def observe(master: Master, progress: Progress, now: int = LATER) -> int:
+    master.take(master.core.observed(progress, now))  # type: ignore[arg-type]
+    master.run()
+    return master.world.catalog().topologies["zeitgeist"].state
+
+
+def test_a_draining_topology_is_looked_at_and_takes_no_injectors() -> None:
+    _, master = draining()
+    master.tick(LATER)
+    assert master.observing == ["zeitgeist"]
+    with pytest.raises(RequestError, match="is draining") as caught:
+        master.call(OpenInjector("queries", "p"))
+    assert caught.value.code is FailureCode.FAILED_PRECONDITION
+
+
+def test_g1_a_drain_ends_when_every_watermark_is_plus_infinity_4_5() -> None:
+    world, master = draining()
+    assert observe(master, look(world.catalog(), work=3, watermark=MAX_TIMESTAMP), 0) == catalog.TOPOLOGY_STATE_DRAINED
+
+
+def test_g1_a_drain_does_not_end_while_one_watermark_is_unknown() -> None:
+    world, master = draining()
+    seen = look(world.catalog(), work=3, watermark=MAX_TIMESTAMP)
+    watermarks = dict(list(seen.watermarks.items())[1:])
+    progress = Progress("zeitgeist", watermarks, seen.intervals)
+    assert observe(master, progress) == catalog.TOPOLOGY_STATE_DRAINING
+
+
+def test_g1_watermarks_do_not_end_the_drain_of_a_topology_with_feedback() -> None:
+    spec = topology(
+        streams=[source("queries")],
+        computations=[
+            computation("a", {"queries": "k", "back": "k"}, ["there"], ("back",)),
+            computation("b", {"there": "k"}, ["back"]),
+        ],
+    )
+    world, master = draining(spec)
+    busy = look(world.catalog(), work=1, watermark=MAX_TIMESTAMP)
+    assert observe(master, busy) == catalog.TOPOLOGY_STATE_DRAINING
+
+
+def test_g1_a_drain_ends_after_two_equal_looks_at_idle_intervals() -> None:
+    world, master = draining()
+    known = world.catalog()
+    assert observe(master, look(known)) == catalog.TOPOLOGY_STATE_DRAINING
+    assert observe(master, look(known, commit=8)) == catalog.TOPOLOGY_STATE_DRAINING
+    assert observe(master, look(known, work=1, commit=8)) == catalog.TOPOLOGY_STATE_DRAINING
+    assert observe(master, look(known, commit=8)) == catalog.TOPOLOGY_STATE_DRAINING
+    assert observe(master, look(known, commit=8)) == catalog.TOPOLOGY_STATE_DRAINED
+
+
+def test_g1_the_word_of_an_old_owner_does_not_end_a_drain_6_2() -> None:
+    world, master = draining()
+    for _ in range(3):
+        assert observe(master, look(world.catalog(), stale=1)) == catalog.TOPOLOGY_STATE_DRAINING
+
+
+def test_g1_injectors_have_their_grace_before_idleness_counts() -> None:
+    world, master = draining()
+    for _ in range(3):
+        assert observe(master, look(world.catalog()), 1_000) == catalog.TOPOLOGY_STATE_DRAINING
+    assert any("injectors" in line for line in master.core.waiting_for("zeitgeist"))
+    assert observe(master, look(world.catalog()), LATER) == catalog.TOPOLOGY_STATE_DRAINED
+
+
+def test_a_drained_topology_keeps_state_and_logs_without_owners_for_its_computations() -> None:
+    world, master = draining()
+    observe(master, look(world.catalog(), watermark=MAX_TIMESTAMP))
+    world.join("w2")
+    master.run()
+    known = world.catalog()
+    for incarnation in known.topologies["zeitgeist"].incarnations.values():
+        (interval,) = known.tables[incarnation].record.intervals
+        assert not interval.HasField("owner")
+        assert world.has_journal(interval.journal)
+    assert known.locate(known.logs["dips"].incarnation, b"").owner.worker_id == "w1"  # type: ignore[union-attr]
+    assert known.consumers("windows") == ()
+
+
+def test_what_a_drain_waits_for_can_be_named_g8() -> None:
+    world, master = draining()
+    reader = topology("reader", [source("queries")], [computation("r", {"windows": "q", "queries": "q"}, [])])
+    master.call(SubmitTopology(reader, "r2"))
+    observe(master, look(world.catalog(), work=3))
+    told = "\n".join(master.core.waiting_for("zeitgeist"))
+    assert "computation window-counter: 3 records pending" in told
+    assert "stream queries, which another topology still takes injections for" in told
+    master.call(DrainTopology("reader"))
+    observe(master, Progress("reader"))
+    assert "computation r: 1 interval(s) that do not answer" in master.core.waiting_for("reader")
+
+
+def test_a_stream_stays_open_while_any_reader_runs() -> None:
+    _, master = draining()
+    reader = topology("reader", [source("queries")], [computation("r", {"queries": "q"}, [])])
+    master.call(SubmitTopology(reader, "r2"))
+    assert master.call(OpenInjector("queries", "p")).sequencer > 0
+
+
+def test_a_second_drain_of_a_name_starts_afresh() -> None:
+    world, master = draining()
+    observe(master, look(world.catalog(), watermark=MAX_TIMESTAMP))
+    master.call(CancelTopology("zeitgeist"))
+    master.call(SubmitTopology(topology(), "r2"))
+    master.call(DrainTopology("zeitgeist"))
+    assert world.catalog().topologies["zeitgeist"].state == catalog.TOPOLOGY_STATE_DRAINING
+
+
+def test_drain_and_cancel_may_be_repeated_and_name_what_is_unknown() -> None:
+    world, master = draining()
+    revision = world.state.revision
+    master.call(DrainTopology("zeitgeist"))
+    assert world.state.revision == revision
+    master.call(CancelTopology("zeitgeist"))
+    master.call(CancelTopology("zeitgeist"))
+    with pytest.raises(RequestError, match="is cancelled, and only a running one"):
+        master.call(DrainTopology("zeitgeist"))
+    for request in (DrainTopology("zeitgiest"), CancelTopology("zeitgiest")):
+        with pytest.raises(RequestError, match="did you mean 'zeitgeist'") as caught:
+            master.call(request)
+        assert caught.value.code is FailureCode.NOT_FOUND
+
+
+def test_cancel_drops_logs_and_injectors_of_streams_that_nobody_knows_any_more() -> None:
+    world = World()
+    master = Master(world)
+    master.call(SubmitTopology(topology(), "r1"))
+    reader = topology("reader", [source("queries")], [computation("r", {"queries": "q"}, ["other"])])
+    master.call(SubmitTopology(reader, "r2"))
+    master.call(OpenInjector("queries", "p"))
+    master.call(CancelTopology("zeitgeist"))
+    known = world.catalog()
+    assert set(known.logs) == {"other", "reader.dead-letters"}
+    assert ("queries", "p") in known.injectors
+    master.call(CancelTopology("reader"))
+    known = world.catalog()
+    assert (known.logs, known.tables, known.injectors) == ({}, {}, {})
+
+
+def test_a_stream_whose_last_reader_is_cancelled_gets_a_log() -> None:
+    world = World()
+    master = Master(world)
+    master.call(SubmitTopology(topology("reader", [source("z")], [computation("r", {"z": "k"}, [])]), "r1"))
+    master.call(SubmitTopology(topology("writer", [source("y")], [computation("w", {"y": "k"}, ["z"])]), "r2"))
+    assert "z" not in world.catalog().logs
+    master.call(CancelTopology("reader"))
+    assert [one.log for one in world.catalog().consumers("z")] == [True]
+
+
+def test_a_new_leader_finishes_the_clearing_away_of_the_old_one() -> None:
+    world = World()
+    old = Master(world, "old")
+    old.call(SubmitTopology(topology(), "r1"))
+    journals = [one.journal for table in world.catalog().tables.values() for one in table.record.intervals]
+    old.ask(CancelTopology("zeitgeist"))
+    while not isinstance(old.waiting[0], Transact):
+        old.step()
+    old.step()
+    assert world.has_journal(journals[0])
+    Master(world, "new").run()
+    assert not any(world.has_journal(journal) for journal in journals)
+    assert world.catalog().tables == {}
+
+
+def test_litter_of_a_deposed_master_never_touches_a_log_that_is_in_use_again() -> None:
+    world = World()
+    old = Master(world, "old")
+    old.call(SubmitTopology(topology(), "r1"))
+    old.ask(CancelTopology("zeitgeist"))
+    while world.catalog().topologies["zeitgeist"].state != catalog.TOPOLOGY_STATE_CANCELLED:
+        old.step()
+    new = Master(world, "new")
+    new.call(SubmitTopology(topology(), "r2"))
+    old.run()
+    known = world.catalog()
+    assert all(world.has_journal(one.journal) for table in known.tables.values() for one in table.record.intervals)
+
+
+def test_cancelled_topologies_are_forgotten_after_a_day() -> None:
+    world = World()
+    master = Master(world)
+    master.call(SubmitTopology(topology(), "r1"), now=0)
+    master.call(CancelTopology("zeitgeist"), now=0)
+    master.tick(int(hours(23)))
+    assert "zeitgeist" in world.catalog().topologies
+    master.tick(int(hours(25)))
+    assert "zeitgeist" not in world.catalog().topologies
+
+
+def test_a_log_is_made_for_any_stream_that_somebody_subscribes_to() -> None:
+    world = World()
+    world.join("w1")
+    master = Master(world)
+    master.call(SubmitTopology(topology(), "r1"))
+    answer = master.call(EnsureLog("windows"))
+    assert answer.owner.worker_id == "w1"
+    assert world.has_journal(answer.journal)
+    assert answer.stream.record_type == "app.Count"
+    assert master.call(EnsureLog("windows")) == answer
+    assert [one.log for one in world.catalog().consumers("windows")] == [False, True]
+    with pytest.raises(RequestError, match="did you mean 'windows'"):
+        master.call(EnsureLog("window"))
+
+
+def test_a_core_that_fails_at_the_store_rests_until_something_happens() -> None:
+    world = World()
+    master = Master(world)
+    master.call(SubmitTopology(topology(), "r1"))
+    ticket = master.ask(EnsureLog("windows"))
+    create = master.waiting.popleft()
+    assert isinstance(create, CreateJournals)
+    assert len(master.core.store_failed(create.operation, "down", retry=False)) == 1
+    assert ticket not in master.answers

@@ -1,0 +1,64 @@
+"""Injector processes and batch cursors (section 5.2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.master.messages import CancelTopology, CommitBatch, FinishInjector, OpenInjector, SubmitTopology
+from millwheel.rpc.failures import FailureCode, RequestError
+
+from .harness import Master, World, computation, source, topology
+
+
+def master_with(*expected: str) -> tuple[World, Master]:
+    world = World()
+    master = Master(world)
+    streams = [source("queries", expected_injectors=list(expected))]
+    spec = topology(streams=streams, computations=[computation("c", {"queries": "text"}, ["out"])])
+    master.call(SubmitTopology(spec, "r1"))
+    return world, master
+
+
+def test_each_opening_draws_a_larger_sequencer_so_older_processes_are_dead() -> None:
+    _, master = master_with()
+    drawn = [master.call(OpenInjector("queries", process)).sequencer for process in ("p", "q", "p")]
+    assert drawn == sorted(set(drawn))
+
+
+def test_what_may_not_be_injected_is_refused_with_what_may() -> None:
+    _, master = master_with("p1", "p2")
+    cases = [
+        (OpenInjector("querys", "p1"), FailureCode.NOT_FOUND, "did you mean 'queries'"),
+        (OpenInjector("out", "p1"), FailureCode.FAILED_PRECONDITION, "takes no injections"),
+        (OpenInjector("queries", "p3"), FailureCode.INVALID_ARGUMENT, "expected: 'p1', 'p2'"),
+        (OpenInjector("queries", ""), FailureCode.INVALID_ARGUMENT, "does not expect"),
+    ]
+    for request, code, part in cases:
+        with pytest.raises(RequestError, match=part) as caught:
+            master.call(request)
+        assert caught.value.code is code
+
+
+def test_finished_is_final_until_the_stream_is_gone() -> None:
+    _, master = master_with()
+    old = master.call(OpenInjector("queries", "p")).sequencer
+    new = master.call(OpenInjector("queries", "p")).sequencer
+    assert not master.call(FinishInjector("queries", "p", old)).finished
+    assert master.call(FinishInjector("queries", "p", new)).finished
+    with pytest.raises(RequestError, match="has finished, and that is final"):
+        master.call(OpenInjector("queries", "p"))
+    master.call(CancelTopology("zeitgeist"))
+    spec = topology(streams=[source("queries")], computations=[computation("c", {"queries": "text"}, [])])
+    master.call(SubmitTopology(spec, "r2"))
+    assert master.call(OpenInjector("queries", "p")).sequencer > new
+
+
+def test_batch_cursors_never_go_back_and_outlive_topologies() -> None:
+    world, master = master_with()
+    for batch, expected in ((0, 0), (3, 3), (2, 3), (3, 3), (7, 7)):
+        assert master.call(CommitBatch("query-1", batch)).committed_batch == expected
+    master.call(CancelTopology("zeitgeist"))
+    assert world.catalog().batches == {"query-1": 7}
+    for wrong in (CommitBatch("", 1), CommitBatch("q", -1)):
+        with pytest.raises(RequestError):
+            master.call(wrong)

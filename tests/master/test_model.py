@@ -1,0 +1,156 @@
+"""Random histories of submissions, workers and masters, with messages delayed at will (sections 6.2, 7.1; G11)."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from millwheel.core.catalog import ACTIVE_STATES
+from millwheel.core.interval_table import check_coverage
+from millwheel.master.messages import (
+    CancelTopology,
+    CommitBatch,
+    Drop,
+    OpenInjector,
+    Reply,
+    Request,
+    SubmitTopology,
+    Transact,
+)
+from millwheel.master.settings import MasterSettings
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+
+from .harness import Master, World, computation, source, topology
+
+NAMES = st.sampled_from(["one", "two", "three"])
+WORKERS = st.sampled_from(["w1", "w2", "w3"])
+
+
+class Masters(RuleBasedStateMachine):
+    """Any number of masters believe that they lead; one does. Only what it does may show."""
+
+    @initialize()
+    def start(self) -> None:
+        self.world = World()
+        self.settings = MasterSettings(intervals_per_computation=3, maps_per_transaction=2)
+        self.masters = [Master(self.world, "m0", self.settings)]
+        self.highest: dict[str, int] = {}
+        self.owner: dict[str, tuple[int, str, int]] = {}
+        self.drawn = 0
+        self.revisions = 0
+
+    @rule()
+    def a_new_master_is_elected(self) -> None:
+        if len(self.masters) < 4:
+            self.masters.append(Master(self.world, f"m{len(self.masters)}", self.settings))
+
+    @rule(worker=WORKERS)
+    def a_worker_joins(self, worker: str) -> None:
+        self.world.join(worker)
+
+    @rule(worker=WORKERS)
+    def a_worker_goes(self, worker: str) -> None:
+        self.world.leave(worker)
+
+    def _ask(self, who: int, request: Request) -> None:
+        self.masters[who % len(self.masters)].ask(request)
+
+    @rule(who=st.integers(0, 3), name=NAMES, request=st.sampled_from(["r1", "r2"]))
+    def somebody_submits(self, who: int, name: str, request: str) -> None:
+        spec = topology(name, [source("in")], [computation(f"{name}-c", {"in": "k"}, [f"{name}-out"])])
+        self._ask(who, SubmitTopology(spec, request))
+
+    @rule(who=st.integers(0, 3), name=NAMES)
+    def somebody_cancels(self, who: int, name: str) -> None:
+        self._ask(who, CancelTopology(name))
+
+    @rule(who=st.integers(0, 3), process=st.sampled_from(["p", "q"]))
+    def somebody_injects(self, who: int, process: str) -> None:
+        self._ask(who, OpenInjector("in", process))
+
+    @rule(who=st.integers(0, 3), batch=st.integers(0, 5))
+    def somebody_commits_a_batch(self, who: int, batch: int) -> None:
+        self._ask(who, CommitBatch("query", batch))
+
+    @rule(who=st.integers(0, 3), steps=st.integers(1, 4))
+    def an_instruction_is_carried_out(self, who: int, steps: int) -> None:
+        index = who % len(self.masters)
+        master = self.masters[index]
+        for _ in range(min(steps, len(master.waiting))):
+            stale = index < len(self.masters) - 1
+            kind = type(master.waiting[0])
+            before = self.world.state.revision
+            master.step()
+            if stale and kind is Transact:
+                assert self.world.state.revision == before, "a deposed master's transaction took effect"
+
+    @rule(who=st.integers(0, 3))
+    def a_change_is_heard_of(self, who: int) -> None:
+        self.masters[who % len(self.masters)].follow()
+
+    @rule(who=st.integers(0, 3))
+    def a_transactions_outcome_is_lost(self, who: int) -> None:
+        master = self.masters[who % len(self.masters)]
+        if master.waiting and isinstance(master.waiting[0], Transact):
+            lost = master.waiting.popleft()
+            assert isinstance(lost, Transact)
+            self.world.transact(lost.compares, lost.puts, lost.deletes)
+            master.take(master.core.transacted(lost.operation, None))
+
+    @rule()
+    def the_leader_finishes_what_it_has(self) -> None:
+        leader = self.masters[-1]
+        leader.run()
+        known = self.world.catalog()
+        for name, record in known.topologies.items():
+            for incarnation in record.incarnations.values():
+                table = known.tables.get(incarnation)
+                if record.state == catalog.TOPOLOGY_STATE_CANCELLED:
+                    assert table is None
+                    continue
+                assert table is not None, f"{name} has lost its intervals"
+                for interval in table.record.intervals:
+                    assert self.world.has_journal(interval.journal)
+                    if record.state in ACTIVE_STATES and known.workers:
+                        assert interval.owner_revision == known.registration(interval.owner.worker_id) > 0
+
+    @invariant()
+    def g11_every_key_is_covered_once_and_sequencers_only_grow(self) -> None:
+        known = self.world.catalog()
+        assert known.drawn >= self.drawn
+        self.drawn = known.drawn
+        for incarnation, table in known.tables.items():
+            check_coverage(incarnation, table.intervals)
+            for interval in table.record.intervals:
+                held = (interval.sequencer, interval.owner.worker_id, interval.owner_revision)
+                before = self.owner.get(interval.journal, held)
+                assert held[0] >= before[0]
+                assert held[0] <= known.drawn
+                changed = held[1:] != before[1:] and held[1]
+                assert not changed or held[0] > before[0], "a new owner under an old sequencer"
+                self.owner[interval.journal] = held
+        referred = [one for record in known.topologies.values() for one in record.incarnations.values()]
+        assert len(set(referred)) == len(referred)
+
+    @invariant()
+    def nothing_that_lives_is_dropped(self) -> None:
+        known = self.world.catalog()
+        living = {record.incarnation for record in known.logs.values()}
+        for _, topology_record in known.live_topologies():
+            living.update(topology_record.incarnations.values())
+        for master in self.masters:
+            for instruction in master.waiting:
+                if isinstance(instruction, Drop):
+                    assert not living & set(instruction.computations)
+
+    @invariant()
+    def what_was_answered_has_happened(self) -> None:
+        drawn = [one.answer for master in self.masters for one in master.waiting if isinstance(one, Reply)]
+        for answer in drawn:
+            if isinstance(answer, catalog.InjectorRecord):
+                assert answer.sequencer <= self.world.catalog().drawn
+
+
+TestMasters = Masters.TestCase
+TestMasters.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,240 @@
+"""Who owns what while workers come and go, and masters are deposed (sections 6.2, 7.1; G11)."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.coordination.contract import Outcome
+from millwheel.core import catalog_keys as keys
+from millwheel.core.catalog import Catalog
+from millwheel.master.draft import Draft
+from millwheel.master.messages import CancelTopology, CommitBatch, CreateJournals, SubmitTopology, Transact
+from millwheel.master.settings import MasterSettings
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+
+from .harness import Master, World, now_of, topology
+
+
+def running(intervals: int = 4, workers: tuple[str, ...] = ("w1", "w2")) -> tuple[World, Master]:
+    world = World()
+    for worker in workers:
+        world.join(worker)
+    master = Master(world, settings=MasterSettings(intervals_per_computation=intervals))
+    master.call(SubmitTopology(topology(), "r1"))
+    return world, master
+
+
+def sequencers(known: Catalog) -> dict[str, int]:
+    return {one.journal: one.sequencer for table in known.tables.values() for one in table.record.intervals}
+
+
+def owners(known: Catalog) -> set[str]:
+    return {one.owner.worker_id for table in known.tables.values() for one in table.record.intervals}
+
+
+def test_7_1_a_vanished_workers_intervals_go_to_others_under_larger_sequencers() -> None:
+    world, master = running()
+    before = world.catalog()
+    lost = {one.interval.journal for one in before.owned_by("w1")}
+    world.leave("w1")
+    master.run()
+    after = world.catalog()
+    assert owners(after) == {"w2"}
+    for journal, sequencer in sequencers(after).items():
+        if journal in lost:
+            assert sequencer > before.drawn
+        else:
+            assert sequencer == sequencers(before)[journal]
+
+
+def test_7_1_without_workers_intervals_stay_unowned_until_one_registers() -> None:
+    world, master = running(workers=("w1",))
+    world.leave("w1")
+    master.run()
+    before = world.catalog()
+    assert owners(before) == {""}
+    world.join("w9")
+    master.run()
+    after = world.catalog()
+    assert owners(after) == {"w9"}
+    assert all(sequencers(after)[journal] > old for journal, old in sequencers(before).items())
+
+
+def test_6_2_a_worker_that_registers_anew_gets_fresh_sequencers() -> None:
+    world, master = running(workers=("w1",))
+    before = world.catalog()
+    world.leave("w1")
+    world.join("w1")
+    master.run()
+    after = world.catalog()
+    assert all(sequencers(after)[journal] > old for journal, old in sequencers(before).items())
+    assert after.registration("w1") > before.registration("w1")
+    assert len(after.owned_by("w1", after.registration("w1"))) == len(sequencers(after))
+    assert after.owned_by("w1", before.registration("w1")) == []
+
+
+def test_6_2_a_new_leader_sees_that_a_worker_registered_anew_while_nobody_led() -> None:
+    world, _ = running(workers=("w1",))
+    before = sequencers(world.catalog())
+    world.leave("w1")
+    world.join("w1")
+    Master(world, "successor").run()
+    assert all(sequencer > before[journal] for journal, sequencer in sequencers(world.catalog()).items())
+
+
+def test_7_1_a_refreshed_registration_moves_nothing() -> None:
+    world, master = running()
+    revision = world.state.revision
+    world.join("w1")
+    master.run()
+    assert world.state.revision == revision + 1
+
+
+def step_to(master: Master, kind: type) -> None:
+    """Carry out instructions up to, and not including, the first of ``kind``."""
+    while not isinstance(master.waiting[0], kind):
+        master.step()
+
+
+def test_g11_a_deposed_masters_delayed_transaction_changes_nothing_6_2() -> None:
+    world = World()
+    world.join("w1")
+    old = Master(world, "old")
+    ticket = old.ask(SubmitTopology(topology(), "r1"))
+    step_to(old, Transact)
+    new = Master(world, "new")
+    new.run()
+    revision = world.state.revision
+    old.run()
+    assert world.state.revision == revision
+    assert world.catalog().topologies == {}
+    assert old.stepped_down
+    answer = old.answers[ticket]
+    assert isinstance(answer, RequestError)
+    assert answer.code is FailureCode.UNAVAILABLE
+
+
+def test_a_deposed_master_refuses_what_it_is_asked() -> None:
+    world = World()
+    old = Master(world, "old")
+    Master(world, "new")
+    old.run()
+    with pytest.raises(RequestError, match="no longer leads"):
+        old.call(CancelTopology("zeitgeist"))
+
+
+def test_leftover_journals_of_a_failed_submission_are_passed_over_not_adopted() -> None:
+    world = World()
+    old = Master(world, "old")
+    old.ask(SubmitTopology(topology(), "r1"))
+    step_to(old, CreateJournals)
+    created = old.waiting[0]
+    assert isinstance(created, CreateJournals)
+    new = Master(world, "new")
+    new.run()
+    old.step()
+    now_of(world.store.fence(created.journals[0], 1))
+    new.call(SubmitTopology(topology(), "r2"))
+    used = set(sequencers(world.catalog()))
+    assert not used & set(created.journals)
+    assert all(world.has_journal(journal) for journal in used)
+
+
+def test_an_outcome_that_nobody_knows_is_settled_by_reading_again() -> None:
+    for applied in (True, False):
+        world = World()
+        master = Master(world)
+        ticket = master.ask(SubmitTopology(topology(), "r1"))
+        step_to(master, Transact)
+        lost = master.waiting.popleft()
+        assert isinstance(lost, Transact)
+        if applied:
+            assert world.transact(lost.compares, lost.puts, lost.deletes).committed
+        master.take(master.core.transacted(lost.operation, None))
+        master.run()
+        assert isinstance(master.answers[ticket], catalog.TopologyRecord)
+        assert len(world.catalog().topologies) == 1
+        assert world.catalog().topologies["zeitgeist"].version == 1
+
+
+def test_a_conflict_is_planned_again_from_a_new_reading() -> None:
+    world = World()
+    world.join("w1")
+    master = Master(world)
+    ticket = master.ask(SubmitTopology(topology(), "r1"))
+    step_to(master, Transact)
+    world.leave("w1")
+    world.join("w2")
+    master.run()
+    assert isinstance(master.answers[ticket], catalog.TopologyRecord)
+    assert owners(world.catalog()) == {"w2"}
+
+
+def test_a_late_answer_to_an_earlier_attempt_is_not_taken_for_the_present_one() -> None:
+    world = World()
+    master = Master(world)
+    master.ask(CommitBatch("q", 1))
+    step_to(master, Transact)
+    first = master.waiting.popleft()
+    assert isinstance(first, Transact)
+    master.take(master.core.transacted(first.operation, None))
+    step_to(master, Transact)
+    assert master.core.transacted(first.operation, Outcome(True, 99)) == []
+
+
+def test_requests_wait_for_the_store_and_are_refused_when_it_fails() -> None:
+    world = World()
+    master = Master(world)
+    ticket = master.ask(SubmitTopology(topology(), "r1"))
+    step_to(master, CreateJournals)
+    create = master.waiting.popleft()
+    assert isinstance(create, CreateJournals)
+    master.take(master.core.store_failed(create.operation, "disk full", retry=False))
+    master.run()
+    answer = master.answers[ticket]
+    assert isinstance(answer, RequestError)
+    assert "disk full" in str(answer)
+    assert world.catalog().topologies == {}
+
+
+def test_6_2_no_draft_hands_an_interval_over_under_its_old_sequencer() -> None:
+    world, _ = running()
+    known = world.catalog()
+    incarnation = known.topologies["zeitgeist"].incarnations["window-counter"]
+    stolen = catalog.IntervalMapRecord()
+    stolen.CopyFrom(known.tables[incarnation].record)
+    stolen.intervals[0].owner.worker_id = "thief"
+    with pytest.raises(ValueError, match="a new owner needs a sequencer above"):
+        Draft(known).put_map(incarnation, stolen)
+    stolen.intervals[0].sequencer = 1
+    with pytest.raises(ValueError, match="a new owner needs a sequencer above"):
+        Draft(known).put_map(incarnation, stolen)
+
+
+def test_g11_no_draft_leaves_a_gap() -> None:
+    world, _ = running()
+    known = world.catalog()
+    incarnation = known.topologies["zeitgeist"].incarnations["window-counter"]
+    holed = catalog.IntervalMapRecord()
+    holed.CopyFrom(known.tables[incarnation].record)
+    del holed.intervals[2]
+    with pytest.raises(ValueError, match="overlap or leave a gap"):
+        Draft(known).put_map(incarnation, holed)
+
+
+def test_many_maps_are_re_assigned_in_several_transactions() -> None:
+    world = World()
+    world.join("w1")
+    master = Master(world, settings=MasterSettings(maps_per_transaction=1))
+    master.call(SubmitTopology(topology(), "r1"))
+    revision = world.state.revision
+    world.leave("w1")
+    master.run()
+    assert owners(world.catalog()) == {""}
+    assert world.state.revision == revision + 1 + len(world.catalog().tables)
+
+
+def test_key_parts_are_escaped() -> None:
+    assert keys.split_key(keys.injector_key("a/b", "c%d")) == (keys.INJECTORS, ("a/b", "c%d"))
+    assert keys.split_key(keys.SEQUENCER) == (keys.SEQUENCER, ())

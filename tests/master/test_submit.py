@@ -1,0 +1,252 @@
+"""Submissions: incarnations, intervals, logs, and everything that can be wrong with a topology (sections 4.1, 7.1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.core.interval_table import IntervalTable
+from millwheel.master.messages import CancelTopology, DrainTopology, SubmitTopology
+from millwheel.master.settings import MasterSettings
+from millwheel.master.validation import validate
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import topology_pb2 as specs
+
+from .harness import Master, World, computation, source, topology
+
+
+def submit(master: Master, spec: specs.TopologySpec, request: str = "r1") -> object:
+    return master.call(SubmitTopology(spec, request), now=1_000)
+
+
+def problems_of(spec: specs.TopologySpec, world: World | None = None) -> str:
+    return "\n".join(str(problem) for problem in validate(spec, (world or World()).catalog()))
+
+
+def test_g11_submitted_computations_cover_every_key_with_journals_that_exist_7_1() -> None:
+    world = World()
+    world.join("w1")
+    submit(Master(world), topology())
+    known = world.catalog()
+    record = known.topologies["zeitgeist"]
+    assert set(record.incarnations) == {"window-counter", "dip-detector"}
+    for incarnation in record.incarnations.values():
+        for key in (b"", b"a", b"\xff\xff"):
+            interval = known.locate(incarnation, key)
+            assert interval is not None
+            assert interval.owner.worker_id == "w1"
+            assert world.has_journal(interval.journal)
+
+
+def test_7_1_initial_intervals_go_round_robin_over_the_workers() -> None:
+    world = World()
+    for worker in ("w1", "w2", "w3"):
+        world.join(worker)
+    submit(Master(world, settings=MasterSettings(intervals_per_computation=6)), topology())
+    known = world.catalog()
+    for incarnation in known.topologies["zeitgeist"].incarnations.values():
+        owners = [one.owner.worker_id for one in known.tables[incarnation].record.intervals]
+        assert sorted(owners) == ["w1", "w1", "w2", "w2", "w3", "w3"]
+        assert len(known.tables[incarnation].intervals) == 6
+
+
+def test_7_1_split_points_of_the_operator_are_taken_as_they_are() -> None:
+    world = World()
+    submit(Master(world, settings=MasterSettings(split_points=(b"m", b"g"))), topology())
+    known = world.catalog()
+    table = known.tables[known.topologies["zeitgeist"].incarnations["window-counter"]]
+    assert [interval.start for interval in table.intervals] == [b"", b"g", b"m"]
+
+
+def test_6_2_every_sequencer_is_drawn_once_and_the_counter_stands_above_them_all() -> None:
+    world = World()
+    world.join("w1")
+    submit(Master(world, settings=MasterSettings(intervals_per_computation=4)), topology())
+    known = world.catalog()
+    drawn = [one.sequencer for table in known.tables.values() for one in table.record.intervals]
+    assert len(set(drawn)) == len(drawn)
+    assert max(drawn) <= known.drawn
+
+
+def test_unread_streams_and_dead_letters_get_logs_and_read_ones_do_not() -> None:
+    world = World()
+    submit(Master(world), topology())
+    known = world.catalog()
+    assert set(known.logs) == {"dips", "zeitgeist.dead-letters"}
+    assert [consumer.log for consumer in known.consumers("dips")] == [True]
+    assert [consumer.computation for consumer in known.consumers("windows")] == ["dip-detector"]
+
+
+def test_the_log_keeps_the_declared_retention() -> None:
+    world = World()
+    spec = topology()
+    spec.streams.add(name="dips", retention=specs.Retention(max_age_us=5, max_bytes=7))
+    submit(Master(world), spec)
+    assert world.catalog().logs["dips"].retention == specs.Retention(max_age_us=5, max_bytes=7)
+
+
+def test_the_same_request_again_is_the_same_submission() -> None:
+    world = World()
+    master = Master(world)
+    first = submit(master, topology())
+    revision = world.state.revision
+    assert submit(master, topology()) == first
+    assert world.state.revision == revision
+
+
+@pytest.mark.parametrize("request_id", ["r1", "r2", ""])
+def test_another_submission_of_a_taken_name_is_refused_with_a_way_out(request_id: str) -> None:
+    master = Master(World())
+    submit(master, topology())
+    other = topology()
+    other.code.digest = "cd" * 32
+    with pytest.raises(RequestError, match=r"running already, with another spec or other code.*cancel") as caught:
+        submit(master, other, request_id)
+    assert caught.value.code is FailureCode.ALREADY_EXISTS
+    if request_id != "r1":
+        with pytest.raises(RequestError, match="with the same spec and code"):
+            submit(master, topology(), request_id)
+
+
+def test_ids_are_never_used_twice_when_a_name_is_used_again() -> None:
+    world = World()
+    world.join("w1")
+    master = Master(world)
+    submit(master, topology())
+    before = world.catalog()
+    old = set(before.tables)
+    journals = [one.journal for table in before.tables.values() for one in table.record.intervals]
+    master.call(CancelTopology("zeitgeist"))
+    assert not world.catalog().tables
+    assert not any(world.has_journal(journal) for journal in journals)
+    submit(master, topology(), "r2")
+    assert not old & set(world.catalog().tables)
+    assert world.catalog().topologies["zeitgeist"].version == 2
+
+
+def test_a_cancelled_submission_is_not_revived_by_its_late_repetition() -> None:
+    master = Master(World())
+    submit(master, topology())
+    master.call(CancelTopology("zeitgeist"))
+    with pytest.raises(RequestError, match="was cancelled since"):
+        submit(master, topology())
+
+
+def test_a_drained_topology_keeps_its_name_until_it_is_cancelled() -> None:
+    master = Master(World())
+    submit(master, topology())
+    master.call(DrainTopology("zeitgeist"))
+    with pytest.raises(RequestError, match="draining already"):
+        submit(master, topology(), "r2")
+
+
+def test_everything_wrong_is_reported_at_once() -> None:
+    spec = topology(
+        "bad name",
+        [source("queries"), source("queries")],
+        [
+            computation("a", {"querys": "text"}, ["x"]),
+            computation("a", {}, ["y"]),
+        ],
+    )
+    spec.computations[0].late_policy = specs.LATE_POLICY_DIVERT
+    told = problems_of(spec)
+    for part in (
+        "topology 'bad name'",
+        "computation 'a': the name is used twice",
+        "stream 'queries': it is declared twice",
+        "it has no inputs",
+        "(did you mean 'queries'?)",
+        "diverted, but to no stream",
+    ):
+        assert part in told
+
+
+def test_a_topology_without_computations_and_an_input_without_key_are_refused() -> None:
+    assert "has no computations" in problems_of(topology(computations=[]))
+    spec = topology()
+    spec.computations[0].inputs[0].ClearField("key")
+    assert "name its key" in problems_of(spec)
+
+
+def test_names_have_a_length_and_an_alphabet() -> None:
+    assert "201 characters" in problems_of(topology("x" * 201))
+    assert "use letters" in problems_of(topology("ünïcode"))
+    assert "use letters" in problems_of(topology(""))
+    assert not problems_of(topology("x" * 200))
+
+
+def test_streams_are_known_by_name_alone_so_declarations_must_agree_4_2() -> None:
+    world = World()
+    submit(Master(world), topology())
+    other = topology("other", [source("queries", "app.Other")], [computation("c", {"queries": "text"}, ["o"])])
+    assert "its type is app.Other here and app.Query in topology 'zeitgeist'" in problems_of(other, world)
+    slack = topology("other", [source("queries", id_slack_us=5)], [computation("c", {"queries": "text"}, ["o"])])
+    assert "id_slack_us is 5 here and 0" in problems_of(slack, world)
+    names = topology("other", [source("queries", expected_injectors=["p"])], [computation("c", {"queries": "t"}, [])])
+    assert "expects other injectors" in problems_of(names, world)
+    raw = topology("other", [source("queries", "")], [computation("c", {"queries": "text"}, ["o"])])
+    raw.streams[0].format = specs.VALUE_FORMAT_RAW
+    assert "its format is raw here and msgpack" in problems_of(raw, world)
+    same = topology("other", [source("queries")], [computation("c", {"queries": "text"}, ["o"])])
+    assert not problems_of(same, world)
+
+
+def test_the_dead_letter_streams_name_is_taken() -> None:
+    spec = topology()
+    spec.streams.add(name="zeitgeist.dead-letters", record_type="app.Mine")
+    assert "taken by the dead letters" in problems_of(spec)
+
+
+def test_a_stream_of_another_topology_may_be_read_and_an_unknown_one_may_not_4_1() -> None:
+    world = World()
+    reader = topology("reader", [], [computation("r", {"windows": "query"}, ["out"])])
+    assert "nobody produces or injects this stream" in problems_of(reader, world)
+    master = Master(world)
+    submit(master, topology())
+    assert not problems_of(reader, world)
+    submit(master, reader)
+    assert [one.topology for one in world.catalog().consumers("windows")] == ["reader", "zeitgeist"]
+
+
+def test_cycles_are_refused_unless_an_edge_is_declared_as_feedback_4_5() -> None:
+    def ring(feedback: tuple[str, ...]) -> specs.TopologySpec:
+        return topology(
+            "ring",
+            [source("in")],
+            [
+                computation("a", {"in": "k", "back": "k"}, ["there"], feedback),
+                computation("b", {"there": "k"}, ["back"]),
+            ],
+        )
+
+    assert "a cycle: a -> (there) -> b -> (back) -> a" in problems_of(ring(()))
+    assert not problems_of(ring(("back",)))
+
+
+def test_cycles_across_topologies_are_refused_too_4_5() -> None:
+    world = World()
+    master = Master(world)
+    first = topology("first", [source("in"), source("back")], [computation("a", {"in": "k", "back": "k"}, ["there"])])
+    submit(master, first)
+    second = topology("second", [], [computation("b", {"there": "k"}, ["back"])])
+    assert "b -> (back) -> first/a -> (there) -> b" in problems_of(second, world)
+
+
+def test_a_submission_with_problems_changes_nothing() -> None:
+    world = World()
+    master = Master(world)
+    revision = world.state.revision
+    with pytest.raises(RequestError) as caught:
+        submit(master, topology(computations=[]))
+    assert caught.value.code is FailureCode.INVALID_ARGUMENT
+    assert [problem.where for problem in caught.value.problems] == ["topology 'zeitgeist'"]
+    assert world.state.revision == revision
+
+
+def test_maps_that_break_g11_are_refused_when_read() -> None:
+    world = World()
+    submit(Master(world, settings=MasterSettings(intervals_per_computation=3)), topology())
+    table = world.catalog().tables[world.catalog().topologies["zeitgeist"].incarnations["window-counter"]]
+    del table.record.intervals[1]
+    with pytest.raises(ValueError, match="overlap or leave a gap"):
+        IntervalTable("x", table.record)
