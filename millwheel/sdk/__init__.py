@@ -1,0 +1,1 @@
+"""What users write their topologies with: computations, contexts, records, timers, codecs (5)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -37,6 +38,10 @@ class Topology:
     def __init__(self, name: str) -> None:
         """``name`` is 1 to 63 of a-z, 0-9 and -, beginning with a letter."""
         self.name = name
+        # Where it is made, which is most likely where it stands: for packaging its code.
+        frame = inspect.currentframe()
+        caller = frame.f_back if frame is not None else None
+        self._made_in: str = caller.f_globals.get("__name__", "") if caller is not None else ""
         self._declarations: list[StreamDeclaration] = []
         self._added: list[ComputationDeclaration] = []
         self._planned: tuple[Plan, list[Problem]] | None = None
@@ -123,6 +128,11 @@ class Topology:
     def _declare(self, declaration: StreamDeclaration) -> None:
         self._declarations.append(declaration)
         self._planned = None
+
+    @property
+    def made_in(self) -> str:
+        """The name of the module that made this object."""
+        return self._made_in
 
     def validate(self) -> list[Problem]:
         """All mistakes at once; an empty list where there are none."""
