@@ -36,10 +36,6 @@ lint: install ## Style, formatting, types, import rules, fresh stubs
 	@tools/stage.sh "generated code" $(RUN) python tools/generate_protos.py --check
 	@tools/stage.sh "import rules" $(RUN) lint-imports --no-logo
 	@tools/stage.sh "mypy --strict" $(RUN) mypy
-	@tools/stage.sh "mypy --strict, tests" $(RUN) mypy $(TYPED_FOLDERS)
-
-# What mypy checks beside the package itself, as far as it is there.
-TYPED_FOLDERS := $(foreach folder,bench examples tests tools,$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
 
 .PHONY: format
 format: install ## Format the code, and mend what ruff can mend
@@ -56,7 +52,7 @@ bench: install ## Run the benchmarks
 
 .PHONY: constraints
 constraints: install ## Pin the versions that work now in tools/constraints.txt
-	@{ sed -n '/^#/p' tools/constraints.txt; $(BIN)/pip freeze --all --exclude-editable --exclude pip; } > .constraints.new
+	@{ sed -n '/^#/p' tools/constraints.txt; $(BIN)/pip freeze --all --exclude-editable; } > .constraints.new
 	@mv .constraints.new tools/constraints.txt
 
 .PHONY: clean

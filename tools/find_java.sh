@@ -3,7 +3,7 @@
 #
 # Looked at in this order: JAVA_HOME, the java on PATH, then where packages and version managers put runtimes.
 # Usable means: it starts, is 17 or newer, and has the vector module that Spark loads (some runtimes leave it out).
-# A java that is missing from PATH, or too old there, doesn't hide a good one elsewhere.
+# A java that is missing from PATH, or too old there, doesn't hide a good one elsewhere. JVM_FOLDERS: other folders to look in.
 set -euo pipefail
 shopt -s nullglob
 
@@ -18,7 +18,10 @@ candidates=()
 [ -n "${JAVA_HOME:-}" ] && candidates+=("$JAVA_HOME")
 on_path=$(command -v java || true)
 [ -n "$on_path" ] && candidates+=("$(dirname "$(dirname "$(readlink -f "$on_path")")")")
-candidates+=(/usr/lib/jvm/*17* /usr/lib/jvm/*21* /usr/lib/jvm/* /opt/java/* /opt/jdk* "$HOME"/.sdkman/candidates/java/*)
+for folder in ${JVM_FOLDERS:-/usr/lib/jvm /opt/java "${HOME:-/root}/.sdkman/candidates/java"}; do
+    # The releases that Spark is tested on come before newer ones.
+    candidates+=("$folder"/*17* "$folder"/*21* "$folder"/*)
+done
 
 for home in "${candidates[@]}"; do
     if usable "$home"; then

@@ -29,7 +29,7 @@ apt_install() {
     fi
     local package
     for package in "$@"; do
-        if apt-cache policy "$package" 2>/dev/null | grep -q 'Candidate: [0-9]'; then
+        if [[ $(apt-cache policy "$package" 2>/dev/null) =~ Candidate:\ [0-9] ]]; then
             echo "install: apt-get install $package"
             # --reinstall: a package may be on record as installed while its files are gone.
             as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --reinstall --no-install-recommends \
@@ -73,11 +73,13 @@ wanted() { { pwd -P; cat pyproject.toml tools/constraints.txt tools/install.sh; 
 install_packages() {
     [ "$(cat .venv/installed 2>/dev/null)" = "$(wanted)" ] && return
     echo "install: installing packages (a few minutes the first time)"
-    # Python 3.11's pip is old; setuptools builds the project in the venv, so that it is pinned as well.
+    # A new venv's pip is as old as its Python, and setuptools may be missing. With both pinned and no isolation,
+    # what is built from source (this project, pyspark) is built the same way everywhere.
     local pip=(.venv/bin/python -m pip --disable-pip-version-check --no-input install --quiet
         --retries 5 --constraint tools/constraints.txt)
-    "${pip[@]}" setuptools || fail "pip could not install setuptools; its message is above"
-    "${pip[@]}" --no-build-isolation --editable '.[demo,dev]' || fail "pip could not install the packages; its message is above"
+    "${pip[@]}" pip setuptools || fail "pip could not install pip and setuptools; its message is above"
+    # The warning silenced: setuptools reminds of what an editable installation is.
+    PYTHONWARNINGS=ignore "${pip[@]}" --no-build-isolation --editable '.[demo,dev]' || fail "pip could not install the packages; its message is above"
     wanted >.venv/installed
 }
 

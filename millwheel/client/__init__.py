@@ -1,0 +1,1 @@
+"""The gRPC client: submit and inspect topologies, inject records, subscribe to streams."""

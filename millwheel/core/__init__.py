@@ -1,0 +1,1 @@
+"""Value types and pure algebra that every part shares: time, keys, intervals, low watermarks."""
