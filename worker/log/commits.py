@@ -1,0 +1,169 @@
+"""Group commit: sealing entries, and what follows when the journal has them (sections 6.1.1, 6.1.2).
+
+Invariant: at most one entry is between seal and acknowledgement. Senders are ACKed and records become visible to
+subscribers only when the entry that holds them is in the journal (G1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import Append
+from millwheel.worker.dedup import IdDelta
+from millwheel.worker.log.checkpoint import LogCheckpointer
+from millwheel.worker.log.cursors import CursorChanges
+from millwheel.worker.log.entry import FORMAT, LogEntry, encode
+from millwheel.worker.log.messages import Answer, LogInstruction
+from millwheel.worker.log.receiving import LogReceiving
+from millwheel.worker.log.retention import Retainer
+from millwheel.worker.log.state import LogState, Piece
+from millwheel.worker.messages import Acknowledge, AppendEntry
+
+__all__ = ["LogCommits"]
+
+_ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+
+
+class _Sealed:
+    """The commit in flight."""
+
+    __slots__ = ("checkpoint", "commit", "delta", "entry", "pieces", "size")
+
+    def __init__(self, commit: int, pieces: list[Piece], delta: IdDelta, entry: LogEntry, checkpoint: bool) -> None:
+        self.commit = commit
+        self.pieces = pieces
+        self.delta = delta
+        self.entry = entry
+        self.checkpoint = checkpoint
+        self.size = 0
+
+
+class LogCommits:
+    """The way of records, ACKs and deletions into the journal."""
+
+    def __init__(self, state: LogState, receiving: LogReceiving, checkpoints: LogCheckpointer) -> None:
+        self.state = state
+        self._receiving = receiving
+        self._checkpoints = checkpoints
+        self._retainer = Retainer(state)
+        self._in_flight: _Sealed | None = None
+
+    def try_commit(self, out: list[LogInstruction]) -> None:
+        """Seal what there is and have the journal take it, if nothing is in flight."""
+        if self._in_flight is not None or not self._wanted():
+            return
+        state = self.state
+        sealed = self._in_flight = self._seal(state.intake.take(state.settings.batch_bytes))
+        blob = encode(sealed.entry)
+        sealed.size = len(blob)
+        floor, parts = self._checkpoints.floor_and_parts()
+        config = state.config
+        out.append(AppendEntry(config.journal, Append(config.sequencer, sealed.commit, floor, parts, blob)))
+
+    def _wanted(self) -> bool:
+        state = self.state
+        if state.intake.line or state.cursors.urgent():
+            return True
+        due = self._due()
+        return due is not None and due <= state.wall
+
+    def _due(self) -> int | None:
+        """When a commit is wanted although no record comes: for ACKs, or because records have become too old."""
+        since = self.state.cursors.ack_since
+        alarms = (None if since is None else since + self.state.settings.ack_delay, self._retainer.due())
+        return min((alarm for alarm in alarms if alarm is not None), default=None)
+
+    def next_alarm(self) -> int | None:
+        """When ``try_commit`` should be called although nothing happens."""
+        return None if self._in_flight is not None else self._due()
+
+    def _seal(self, pieces: list[Piece]) -> _Sealed:
+        state, records = self.state, self.state.records
+        changes = state.cursors.seal(records.start, records.end)
+        checkpoint = self._checkpoints.due()
+        cuts = self._cuts(pieces, checkpoint)
+        start = self._retainer.start_after(state.cursors.after(changes), cuts)
+        delta = state.dedup.take((piece.verdict, piece.indexes) for piece in pieces)
+        entry = self._entry(pieces, cuts, start, changes, delta)
+        return _Sealed(state.committed + 1, pieces, delta, entry, checkpoint)
+
+    def _entry(
+        self, pieces: list[Piece], cuts: list[int], start: int, changes: CursorChanges, delta: IdDelta
+    ) -> LogEntry:
+        state = self.state
+        values, timestamps = _columns(pieces)
+        watermark = state.watermark
+        late = sum(sum(at < watermark for at in one.timestamps) for one in pieces if one.held < watermark)
+        counts = (len(values), self._receiving.take_duplicates(), late)
+        moved = list(changes.moved.items())
+        return LogEntry(
+            FORMAT,
+            watermark,
+            state.wall,
+            state.records.end,
+            values,
+            timestamps,
+            cuts,
+            start,
+            moved,
+            changes.deleted,
+            delta.to_wire(),
+            counts,
+        )
+
+    def _cuts(self, pieces: Sequence[Piece], checkpoint: bool) -> list[int]:
+        """Where segments end: before what would make one too large, where one is old, where a base is captured."""
+        limit, current = self.state.settings.segment_bytes, self.state.records.open
+        at, size = current.end, current.size
+        cuts: list[int] = []
+        if size and self._retainer.is_old(current):
+            cuts.append(at)
+            size = 0
+        for piece in pieces:
+            if size and size + piece.size > limit:
+                cuts.append(at)
+                size = 0
+            at += len(piece.values)
+            size += piece.size
+        if checkpoint and size:
+            cuts.append(at)
+        return cuts
+
+    # Acknowledgement.
+
+    def appended(self, commit: int) -> list[LogInstruction]:
+        """The entry is in the journal: show its records, ACK their senders, let the watermark go on."""
+        out: list[LogInstruction] = []
+        sealed = self._in_flight
+        if sealed is None or sealed.commit != commit:
+            return out
+        self._in_flight = None
+        state = self.state
+        state.committed = commit
+        state.journal_bytes += sealed.size
+        out.extend(self._checkpoints.floor_committed())
+        state.records.apply(sealed.entry, commit)
+        state.counts.add(sealed.entry.counts)
+        state.dedup.committed(sealed.delta)
+        for asker in state.cursors.committed().askers:
+            out.append(Answer(asker, []))
+        for piece in sealed.pieces:
+            if state.intake.settle(piece):
+                out.append(Acknowledge(piece.receipt.delivery, _ACKED, piece.receipt.excluded))
+        out.extend(self._receiving.seal_segments())
+        if sealed.checkpoint:
+            out.extend(self._checkpoints.capture())
+        return out
+
+
+def _columns(pieces: list[Piece]) -> tuple[list[bytes], list[int]]:
+    if len(pieces) == 1:
+        return pieces[0].values, pieces[0].timestamps
+    values: list[bytes] = []
+    timestamps: list[int] = []
+    for piece in pieces:
+        values += piece.values
+        timestamps += piece.timestamps
+    return values, timestamps

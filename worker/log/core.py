@@ -1,0 +1,265 @@
+"""The core of one stream's log: a pure state machine (section 4.3; design §§4, 9).
+
+It takes an event and the wall time, and returns instructions. Its life is an interval's: fence the journal and
+read it (G3), replay, have the authority accept the sequencer (G4), then serve. A record goes delivery → duplicate check
+→ one conditional append → ACK the sender → subscribers. One commit is in flight at a time; what arrives meanwhile
+makes the next, so that under light load a commit is one delivery, and under load commits grow by themselves.
+
+Who may break it: an older owner of the log that wakes up. Its appends are refused by the fence, its reports by
+the authority; at the first refusal it ends its subscribers' calls and does nothing more. A subscriber can repeat
+nothing that is not committed, for it is shown nothing else, and can ACK nothing beyond the log's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+from millwheel.core.keys import KeyInterval
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.worker.log.checkpoint import LogCheckpointer
+from millwheel.worker.log.commits import LogCommits
+from millwheel.worker.log.messages import (
+    AckOffset,
+    Answer,
+    CursorInfo,
+    DeleteCursor,
+    EndSubscription,
+    Fetch,
+    ListCursors,
+    LogEvent,
+    LogInstruction,
+    Subscribe,
+    Unsubscribe,
+)
+from millwheel.worker.log.receiving import LogReceiving
+from millwheel.worker.log.recovery import recover
+from millwheel.worker.log.settings import LogConfig
+from millwheel.worker.log.state import LogState
+from millwheel.worker.log.subscribers import Subscribers
+from millwheel.worker.messages import (
+    Accepted,
+    AcceptSequencer,
+    Appended,
+    CatalogChanged,
+    Delivery,
+    Deposed,
+    FenceJournal,
+    Opened,
+    OpenFailed,
+    PartsRead,
+    PartsWritten,
+    Report,
+    SenderWatermarks,
+    SequenceChecked,
+    StatesFlushed,
+    StatesRead,
+    Tick,
+)
+
+__all__ = ["LogCore", "Phase"]
+
+
+_ANSWERED: Final = frozenset({Subscribe, ListCursors, DeleteCursor})
+"""Events that get an answer from a log that is lost, too: that it is not served here."""
+
+
+class Phase(Enum):
+    """Where an owner stands."""
+
+    OPENING = "taking the journal"
+    ACCEPTING = "waiting for the authority"
+    SERVING = "serving"
+    LOST = "not the owner any more"
+
+
+class LogCore:
+    """One stream's log, for one sequencer. ``handle`` is its only way in."""
+
+    def __init__(self, config: LogConfig) -> None:
+        self.state = state = LogState(config)
+        self.phase = Phase.OPENING
+        self.lost_because = ""
+        self._receiving = LogReceiving(state)
+        self._checkpoints = LogCheckpointer(state)
+        self._commits = LogCommits(state, self._receiving, self._checkpoints)
+        self._subscribers = Subscribers(state)
+        self._reported: tuple[int, int] | None = None
+        self._handlers: dict[type, Callable[..., list[LogInstruction]]] = {
+            Delivery: self._on_delivery,
+            Appended: self._on_appended,
+            SenderWatermarks: self._on_watermarks,
+            CatalogChanged: self._on_catalog_changed,
+            Tick: self._on_tick,
+            StatesRead: self._on_states_read,
+            StatesFlushed: self._on_flushed,
+            PartsWritten: self._on_parts_written,
+            PartsRead: self._on_parts_read,
+            SequenceChecked: self._on_sequence_checked,
+            Subscribe: self._on_subscribe,
+            Fetch: self._on_fetch,
+            AckOffset: self._on_ack,
+            Unsubscribe: self._on_unsubscribe,
+            ListCursors: self._on_list,
+            DeleteCursor: self._on_delete,
+            Opened: self._on_opened,
+            Accepted: self._on_accepted,
+            OpenFailed: self._on_lost,
+            Deposed: self._on_lost,
+        }
+
+    @property
+    def keys(self) -> KeyInterval:
+        """Every key."""
+        return self.state.config.keys
+
+    def start(self) -> list[LogInstruction]:
+        """The first instructions: take the journal."""
+        config = self.state.config
+        return [FenceJournal(config.journal, config.sequencer)]
+
+    def handle(self, event: LogEvent, now: int) -> list[LogInstruction]:
+        """React to ``event`` at wall time ``now`` (microseconds)."""
+        if self.phase is Phase.LOST and type(event) not in _ANSWERED:
+            return []
+        self.state.wall = max(self.state.wall, now)
+        out = self._handlers[type(event)](event)
+        if self.phase is Phase.SERVING:
+            self._pump(out)
+        return out
+
+    def next_alarm(self) -> int | None:
+        """The wall time at which a Tick is due, if nothing else happens before."""
+        return self._commits.next_alarm() if self.phase is Phase.SERVING else None
+
+    # Life.
+
+    def _on_opened(self, event: Opened) -> list[LogInstruction]:
+        recover(self.state, event)
+        self.phase = Phase.ACCEPTING
+        config = self.state.config
+        return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
+
+    def _on_accepted(self, event: Accepted) -> list[LogInstruction]:
+        self.state.watermark = max(self.state.watermark, event.watermark)
+        self.phase = Phase.SERVING
+        return []
+
+    def _on_lost(self, event: Deposed | OpenFailed) -> list[LogInstruction]:
+        self.phase = Phase.LOST
+        self.lost_because = event.reason
+        error = self._unavailable()
+        unanswered: list[LogInstruction] = [Answer(asker, [], error) for asker in self.state.cursors.askers()]
+        return unanswered + self._subscribers.end_all(error)
+
+    def _unavailable(self) -> RequestError:
+        message = f"the log of stream {self.state.config.stream!r} is not served here now: {self.phase.value}"
+        return RequestError(FailureCode.UNAVAILABLE, message, "ask the master for its owner, and try again")
+
+    # Deliveries and the store.
+
+    def _on_delivery(self, event: Delivery) -> list[LogInstruction]:
+        return [*self._receiving.deliver(event, self.phase is Phase.SERVING)]
+
+    def _on_appended(self, event: Appended) -> list[LogInstruction]:
+        return self._commits.appended(event.commit)
+
+    def _on_watermarks(self, event: SenderWatermarks) -> list[LogInstruction]:
+        self.state.inputs.update(event.values)
+        self._receiving.collect(event)
+        return []
+
+    def _on_catalog_changed(self, event: CatalogChanged) -> list[LogInstruction]:
+        inputs = self.state.inputs
+        known = inputs.senders.keys()
+        for sender in event.senders - known:
+            inputs.add(sender)
+        for sender in known - event.senders:
+            inputs.remove(sender)
+        return []
+
+    def _on_tick(self, event: Tick) -> list[LogInstruction]:
+        return []
+
+    def _on_states_read(self, event: StatesRead) -> list[LogInstruction]:
+        return self._subscribers.rows_read(event.keys, event.rows)
+
+    def _on_flushed(self, event: StatesFlushed) -> list[LogInstruction]:
+        self._checkpoints.flushed(event.number)
+        return []
+
+    def _on_parts_written(self, event: PartsWritten) -> list[LogInstruction]:
+        self._checkpoints.parts_written(event.number)
+        self._receiving.parts_written(event.number)
+        return []
+
+    def _on_parts_read(self, event: PartsRead) -> list[LogInstruction]:
+        return [*self._receiving.segments_read(event)]
+
+    def _on_sequence_checked(self, event: SequenceChecked) -> list[LogInstruction]:
+        return [*self._receiving.sequence_checked(event)]
+
+    # Subscribers and cursors.
+
+    def _on_subscribe(self, event: Subscribe) -> list[LogInstruction]:
+        if self.phase is not Phase.SERVING:
+            return [EndSubscription(event.subscriber, self._unavailable())]
+        return self._subscribers.subscribe(event)
+
+    def _on_fetch(self, event: Fetch) -> list[LogInstruction]:
+        self._subscribers.fetch(event)
+        return []
+
+    def _on_ack(self, event: AckOffset) -> list[LogInstruction]:
+        return self._subscribers.ack(event)
+
+    def _on_unsubscribe(self, event: Unsubscribe) -> list[LogInstruction]:
+        self._subscribers.unsubscribe(event.subscriber)
+        return []
+
+    def _on_list(self, event: ListCursors) -> list[LogInstruction]:
+        if self.phase is not Phase.SERVING:
+            return [Answer(event.asker, [], self._unavailable())]
+        end = self.state.records.end
+        found = [CursorInfo(name, acked, end) for name, acked in sorted(self.state.cursors.durable.items())]
+        return [Answer(event.asker, found)]
+
+    def _on_delete(self, event: DeleteCursor) -> list[LogInstruction]:
+        if self.phase is not Phase.SERVING:
+            return [Answer(event.asker, [], self._unavailable())]
+        if not self.state.cursors.exists(event.cursor):
+            message = f"stream {self.state.config.stream!r} has no cursor {event.cursor!r}"
+            remedy = "list them with `millwheel stream cursors list`"
+            return [Answer(event.asker, [], RequestError(FailureCode.NOT_FOUND, message, remedy))]
+        self.state.cursors.delete(event.cursor, event.asker)
+        return self._subscribers.end_cursor(event.cursor)
+
+    # The pump: whatever can go on, goes on.
+
+    def _pump(self, out: list[LogInstruction]) -> None:
+        state = self.state
+        self._advance_watermark()
+        self._commits.try_commit(out)
+        self._subscribers.serve(out)
+        out.extend(self._checkpoints.flush())
+        state.records.evict(state.settings.memory_bytes)
+        self._report(out)
+
+    def _advance_watermark(self) -> None:
+        """min(the senders' broadcast values, own received and uncommitted records), monotone (G7)."""
+        state = self.state
+        state.watermark = max(state.watermark, min(state.inputs.value, state.intake.pending.min()))
+
+    def _report(self, out: list[LogInstruction]) -> None:
+        """Output watermark = input watermark, which what is pending holds (section 4.5)."""
+        state, config = self.state, self.state.config
+        pending = state.intake.pending.min() <= state.watermark < state.inputs.value
+        hold = HoldKind.HOLD_KIND_RECORD if pending else HoldKind.HOLD_KIND_INPUT
+        if (reported := (state.watermark, hold)) == self._reported:
+            return
+        self._reported = reported
+        subject = "" if pending else ", ".join(state.inputs.holding()[:3])
+        at = state.watermark
+        out.append(Report(config.computation, config.keys, config.sequencer, at, at, hold, subject))

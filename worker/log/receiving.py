@@ -1,0 +1,123 @@
+"""Taking deliveries in: limits, the duplicate check, and the bounds of intake and log (6.1.1; G13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.dedup import Verdict
+from millwheel.worker.judging import Judging, column_problem, refusal
+from millwheel.worker.log.segments import RECORD_OVERHEAD, records_size
+from millwheel.worker.log.state import LogState, Piece, Receipt
+from millwheel.worker.messages import Acknowledge, Delivery, Instruction
+
+__all__ = ["LogReceiving"]
+
+_ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+_INVALID: Final = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
+
+
+class LogReceiving(Judging):
+    """Judges deliveries and puts what is fresh in line."""
+
+    def __init__(self, state: LogState) -> None:
+        super().__init__(state)
+        self.state = state
+
+    def deliver(self, delivery: Delivery, serving: bool) -> list[Instruction]:
+        """Judge a delivery. Every record of it is ACKed in the end, or answered for by another outcome."""
+        config = self.state.config
+        if not serving:
+            return [refusal(delivery, "the log is being opened")]
+        if delivery.stream != config.stream:
+            return [Acknowledge(delivery, _INVALID, (), f"this is the log of stream {config.stream!r}")]
+        if (problem := column_problem(delivery)) is not None:
+            return [Acknowledge(delivery, _INVALID, (), problem)]
+        if not delivery.keys:
+            return [Acknowledge(delivery, _ACKED)]
+        return self._judge(delivery)
+
+    def _admit(
+        self, delivery: Delivery, verdict: Verdict | None, fresh: Sequence[int], waiting: Sequence[int]
+    ) -> list[Instruction]:
+        assert verdict is not None, "a log always checks for duplicates"
+        out: list[Instruction] = []
+        excluded = list(waiting)
+        why = "a copy is being committed"
+        if (limit := self._limit(delivery)) is not None:
+            bound, reason = limit
+            ahead = [index for index in fresh if delivery.timestamps[index] > bound]
+            if ahead:
+                self.state.dedup.abandon(verdict, ahead)
+                refused = set(ahead)
+                fresh = [index for index in fresh if index not in refused]
+                excluded += ahead
+                why = reason
+        if excluded:
+            out.append(refusal(delivery, why, sorted(excluded)))
+        if fresh:
+            self._put(Receipt(delivery, sorted(excluded)), verdict, fresh)
+        else:
+            out.append(Acknowledge(delivery, _ACKED, sorted(excluded)))
+        return out
+
+    def _limit(self, delivery: Delivery) -> tuple[int, str] | None:
+        """A bound above which timestamps are refused, and why; None while there is room.
+
+        What holds the watermark back is admitted, so that a full log doesn't stop time for everybody,
+        up to a quarter beyond the cap: a subscriber that never comes back must not fill the store.
+        """
+        state, settings = self.state, self.state.settings
+        kept = state.records.kept + state.intake.bytes
+        if kept >= settings.cap_bytes:
+            hard = kept >= settings.cap_bytes + settings.cap_bytes // 4
+            return (MIN_TIMESTAMP - 1 if hard else state.inputs.value), self._cap_reason(kept)
+        if state.intake.bytes >= settings.queue_bytes or state.records.dirty_memory >= settings.memory_bytes:
+            least = min(state.intake.pending.min(), max(delivery.timestamps))
+            return max(least, state.inputs.value), "intake is full: the store is behind"
+        return None
+
+    def _cap_reason(self, kept: int) -> str:
+        state = self.state
+        stream, cap, end = state.config.stream, state.settings.cap_bytes, state.records.end
+        slowest = state.cursors.slowest()
+        full = f"the log of stream {stream!r} keeps {kept:,} bytes, and its cap is {cap:,}"
+        if slowest is None:
+            return f"{full}: lower the stream's retention, or raise the cap"
+        name, acked = slowest
+        return (
+            f"{full}: the slowest cursor is {name!r}, at offset {acked:,} of {end:,}; have its subscriber acknowledge, "
+            f"or delete it with `millwheel stream cursors delete {stream} {name}`"
+        )
+
+    def _put(self, receipt: Receipt, verdict: Verdict, fresh: Sequence[int]) -> None:
+        """Put fresh records in line, in pieces that fit a segment each."""
+        delivery = receipt.delivery
+        values, timestamps = delivery.values, delivery.timestamps
+        whole = len(fresh) == len(values)
+        if not whole:
+            values, timestamps = [values[index] for index in fresh], [timestamps[index] for index in fresh]
+        size, limit = records_size(values), self.state.settings.segment_bytes
+        put = self.state.intake.put
+        if size <= limit:
+            put(Piece(receipt, verdict, None if whole else fresh, values, timestamps, size))
+            return
+        for first, last, size in _cut(values, limit):
+            part = fresh[first:last]
+            put(Piece(receipt, verdict, part, values[first:last], timestamps[first:last], size))
+
+
+def _cut(values: Sequence[bytes], limit: int) -> list[tuple[int, int, int]]:
+    """(first, last + 1, size) of the pieces of a delivery too large for one segment."""
+    cuts: list[tuple[int, int, int]] = []
+    first = size = 0
+    for index, value in enumerate(values):
+        one = len(value) + RECORD_OVERHEAD
+        if size and size + one > limit:
+            cuts.append((first, index, size))
+            first, size = index, 0
+        size += one
+    cuts.append((first, len(values), size))
+    return cuts

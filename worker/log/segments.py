@@ -1,0 +1,274 @@
+"""The committed records of a log: segments of consecutive offsets, in memory, in the store, or both.
+
+Invariants: the closed segments and the open one cover ``start .. end - 1`` without a gap; a segment that is not
+stored is in memory; every owner cuts the same segments, for the cuts are journaled.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.worker.log.entry import FORMAT, LogEntry, SegmentBlob, SegmentFacts, encode
+
+__all__ = ["RECORD_OVERHEAD", "Records", "Segment", "records_size"]
+
+RECORD_OVERHEAD: Final = 16
+"""Bytes of a record beside its value, about, in the journal and in a segment row."""
+_MEMORY_OVERHEAD: Final = 80
+"""Bytes of a record beside its value and RECORD_OVERHEAD, about, in memory: two objects and their places in lists."""
+
+
+def records_size(values: Sequence[bytes]) -> int:
+    """Bytes that records take in the journal or in a row, about."""
+    return sum(map(len, values)) + RECORD_OVERHEAD * len(values)
+
+
+class Segment:
+    """Consecutive records. ``values`` and ``timestamps`` are empty while ``loaded`` is False."""
+
+    __slots__ = (
+        "commit",
+        "end",
+        "first",
+        "loaded",
+        "mark_offsets",
+        "mark_values",
+        "opened",
+        "size",
+        "timestamps",
+        "values",
+        "wall",
+        "watermark",
+        "written",
+    )
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.end = first
+        self.size = 0
+        self.commit = 0
+        """The commit that wrote its newest record."""
+        self.wall = 0
+        """The wall time of that commit."""
+        self.opened = 0
+        """The wall time of the commit that wrote its oldest record."""
+        self.watermark: int = MIN_TIMESTAMP
+        """The watermark that held at its first record."""
+        self.values: list[bytes] = []
+        self.timestamps: list[int] = []
+        self.mark_offsets: list[int] = []
+        self.mark_values: list[int] = []
+        self.loaded = True
+        self.written = False
+        """Whether a row of it may be in the store."""
+
+    @classmethod
+    def stored(cls, facts: SegmentFacts) -> Segment:
+        """A segment of which the base says that the store has it."""
+        first, end, size, wall, watermark, commit = facts
+        segment = cls(first)
+        segment.end, segment.size, segment.wall, segment.watermark, segment.commit = end, size, wall, watermark, commit
+        segment.loaded, segment.written = False, True
+        return segment
+
+    @property
+    def facts(self) -> SegmentFacts:
+        """What the base says of it."""
+        return self.first, self.end, self.size, self.wall, self.watermark, self.commit
+
+    @property
+    def memory(self) -> int:
+        """Bytes in memory when loaded, about."""
+        return self.size + _MEMORY_OVERHEAD * (self.end - self.first)
+
+    def extend(self, values: Sequence[bytes], timestamps: Sequence[int], entry: LogEntry, commit: int) -> None:
+        """Add records of one commit."""
+        if not self.mark_values or entry.watermark != self.mark_values[-1]:
+            self.mark_offsets.append(self.end)
+            self.mark_values.append(entry.watermark)
+        if self.end == self.first:
+            self.opened, self.watermark = entry.wall, entry.watermark
+        self.values += values
+        self.timestamps += timestamps
+        self.end += len(values)
+        self.size += records_size(values)
+        self.commit, self.wall = commit, entry.wall
+
+    def watermark_at(self, offset: int) -> int:
+        """The watermark below which no record at ``offset`` or later lies, late ones aside; for a loaded segment."""
+        return self.mark_values[bisect_right(self.mark_offsets, offset) - 1]
+
+    def encode(self) -> bytes:
+        """The segment's row."""
+        return encode(
+            SegmentBlob(FORMAT, self.first, self.values, self.timestamps, self.mark_offsets, self.mark_values)
+        )
+
+    def load(self, blob: SegmentBlob) -> None:
+        """The row has been read; ValueError if it is not this segment's."""
+        count = self.end - self.first
+        if blob.first != self.first or len(blob.values) != count or len(blob.timestamps) != count:
+            raise ValueError(
+                f"the row has {len(blob.values)} records from offset {blob.first}; "
+                f"the log has {count} from offset {self.first}"
+            )
+        self.values, self.timestamps = blob.values, blob.timestamps
+        self.mark_offsets, self.mark_values = blob.mark_offsets, blob.mark_values
+        self.loaded = True
+
+    def unload(self) -> None:
+        """Leave memory."""
+        self.values, self.timestamps, self.mark_offsets, self.mark_values = [], [], [], []
+        self.loaded = False
+
+
+class Records:
+    """All segments of a log. ``memory`` counts what is loaded, ``kept`` what is kept at all, in bytes."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.closed: list[Segment] = []
+        self._firsts: list[int] = []
+        self.open = Segment(first)
+        self.dirty: dict[int, Segment] = {}
+        """Closed segments that are not acknowledged by the store, by first offset; in the order of their commits."""
+        self.emptied: dict[int, int] = {}
+        """Rows to be emptied: first offset → the commit that dropped the segment; in the order of those commits."""
+        self._clean: OrderedDict[int, Segment] = OrderedDict()
+        """Loaded segments that are stored; the one used longest ago first."""
+        self.memory = 0
+        self.dirty_memory = 0
+        self.kept = 0
+
+    @property
+    def start(self) -> int:
+        """The oldest offset kept."""
+        return self.closed[0].first if self.closed else self.open.first
+
+    @property
+    def end(self) -> int:
+        """The offset of the next record."""
+        return self.open.end
+
+    def restore(self, segments: Sequence[SegmentFacts], end: int) -> None:
+        """Begin with what a base lists."""
+        self.closed = [Segment.stored(facts) for facts in segments]
+        self._firsts = [segment.first for segment in self.closed]
+        self.open = Segment(end)
+        self.kept = sum(segment.size for segment in self.closed)
+
+    # Growing.
+
+    def apply(self, entry: LogEntry, commit: int, replayed: bool = False) -> None:
+        """The entry is committed: add its records, close segments at its cuts, drop those below its start.
+
+        ``replayed``: an earlier owner may have written the rows already.
+        """
+        at, last = entry.first, entry.first + len(entry.values)
+        for cut in entry.cuts:
+            self._extend(entry, at, cut, commit)
+            self._close(replayed)
+            at = cut
+        self._extend(entry, at, last, commit)
+        self._drop(entry.start, commit)
+
+    def _extend(self, entry: LogEntry, at: int, until: int, commit: int) -> None:
+        if at == until:
+            return
+        low, high = at - entry.first, until - entry.first
+        segment = self.open
+        memory, size = segment.memory, segment.size
+        if high - low == len(entry.values):
+            segment.extend(entry.values, entry.timestamps, entry, commit)
+        else:
+            segment.extend(entry.values[low:high], entry.timestamps[low:high], entry, commit)
+        self.memory += segment.memory - memory
+        self.kept += segment.size - size
+
+    def _close(self, replayed: bool) -> None:
+        segment = self.open
+        if segment.end == segment.first:
+            return
+        segment.written = replayed
+        self.closed.append(segment)
+        self._firsts.append(segment.first)
+        self.dirty[segment.first] = segment
+        self.dirty_memory += segment.memory
+        self.open = Segment(segment.end)
+
+    def _drop(self, start: int, commit: int) -> None:
+        count = 0
+        for segment in self.closed:
+            if segment.first >= start:
+                break
+            count += 1
+            self._forget(segment, commit)
+        del self.closed[:count]
+        del self._firsts[:count]
+
+    def _forget(self, segment: Segment, commit: int) -> None:
+        self.kept -= segment.size
+        if segment.loaded:
+            self.memory -= segment.memory
+        if self.dirty.pop(segment.first, None) is not None:
+            self.dirty_memory -= segment.memory
+        self._clean.pop(segment.first, None)
+        if segment.written:
+            self.emptied[segment.first] = commit
+
+    # The store.
+
+    def covered(self, commit: int) -> bool:
+        """Whether the rows of everything that closed segments took from commits up to ``commit`` are acknowledged."""
+        oldest = next(iter(self.dirty.values()), None)
+        emptied = next(iter(self.emptied.values()), None)
+        return (oldest is None or oldest.commit > commit) and (emptied is None or emptied > commit)
+
+    def acknowledged(self, firsts: Sequence[int], emptied: Sequence[tuple[int, int]]) -> None:
+        """The rows of these segments are stored, and these rows are emptied."""
+        for first in firsts:
+            segment = self.dirty.pop(first, None)
+            if segment is not None:
+                self.dirty_memory -= segment.memory
+                self._clean[first] = segment
+        for first, commit in emptied:
+            if self.emptied.get(first) == commit:
+                del self.emptied[first]
+
+    def loaded(self, segment: Segment, blob: SegmentBlob) -> None:
+        """A segment has been read back."""
+        segment.load(blob)
+        self.memory += segment.memory
+        self._clean[segment.first] = segment
+
+    def evict(self, limit: int) -> None:
+        """Have stored segments leave memory, those used longest ago first, until ``limit`` bytes are kept to."""
+        while self.memory > limit and self._clean:
+            _, segment = self._clean.popitem(last=False)
+            self.memory -= segment.memory
+            segment.unload()
+
+    # Reading.
+
+    def find(self, offset: int) -> Segment:
+        """The segment that holds ``offset``, from ``start`` to ``end`` (which is in the open one)."""
+        if offset >= self.open.first:
+            return self.open
+        segment = self.closed[bisect_right(self._firsts, offset) - 1]
+        if segment.loaded and segment.first in self._clean:
+            self._clean.move_to_end(segment.first)
+        return segment
+
+    def known(self, first: int) -> Segment | None:
+        """The closed segment that begins at ``first``, or None if there is none (any more)."""
+        at = bisect_right(self._firsts, first) - 1
+        return self.closed[at] if at >= 0 and self._firsts[at] == first else None
+
+    def oldest(self) -> Iterator[Segment]:
+        """Every segment that holds records, the oldest first."""
+        yield from self.closed
+        if self.open.end > self.open.first:
+            yield self.open

@@ -1,0 +1,249 @@
+"""Subscribers of a log: who reads where, and what may be sent to each (design §9).
+
+A response goes out only for a fetch, only with records that are committed, and, from a cursor, only
+within the window beyond its last ACK. Of several subscribers of one cursor the newest goes on; the others end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.store.contract import CorruptValueError, StateRow
+from millwheel.worker.log.entry import SegmentBlob, decode, row_key
+from millwheel.worker.log.messages import AckOffset, EndSubscription, Fetch, LogInstruction, Publish, Subscribe
+from millwheel.worker.log.segments import Segment
+from millwheel.worker.log.state import LogState
+from millwheel.worker.messages import ReadStates
+
+__all__ = ["Subscribers"]
+
+_LAST: Final = MAX_TIMESTAMP - 1
+"""The watermark of who has not read all: the end is told only where nothing is left."""
+
+
+class _Session:
+    """One subscriber. ``told`` is the last (watermark, next offset, durable ACK) that it was sent."""
+
+    __slots__ = ("credit", "cursor", "position", "ready", "resume", "subscriber", "told", "window")
+
+    def __init__(self, subscriber: Any, cursor: str, window: int, resume: int | None) -> None:
+        self.subscriber = subscriber
+        self.cursor = cursor
+        self.window = window
+        self.resume = resume
+        self.position = 0
+        self.credit = 0
+        self.ready = False
+        """Whether its cursor is durable, so that it may read."""
+        self.told: tuple[int, int, int] | None = None
+
+
+class Subscribers:
+    """All subscribers of one log."""
+
+    def __init__(self, state: LogState) -> None:
+        self.state = state
+        self._sessions: dict[int, _Session] = {}
+        """By the identity of the subscriber, which the session keeps alive."""
+        self._by_cursor: dict[str, _Session] = {}
+        self._reading: set[int] = set()
+        """First offsets of the segments that are being read back."""
+        self._wanted: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    # Coming and going.
+
+    def subscribe(self, event: Subscribe) -> list[LogInstruction]:
+        """A subscriber has come; a former one of the same cursor ends."""
+        state, out = self.state, list[LogInstruction]()
+        end = state.records.end
+        if event.resume is not None and event.resume > end:
+            return [EndSubscription(event.subscriber, self._beyond(event.resume))]
+        session = _Session(event.subscriber, event.cursor, event.window or state.settings.window, event.resume)
+        if event.cursor:
+            former = self._by_cursor.get(event.cursor)
+            if former is not None:
+                out.append(self._end(former, self._taken_over(event.cursor)))
+            self._by_cursor[event.cursor] = session
+            if not state.cursors.exists(event.cursor):
+                state.cursors.create(event.cursor, event.start)
+        else:
+            session.ready = True
+            session.position = end if event.resume is None else event.resume
+        self._sessions[id(event.subscriber)] = session
+        return out
+
+    def unsubscribe(self, subscriber: Any) -> None:
+        """The subscriber has gone."""
+        session = self._sessions.pop(id(subscriber), None)
+        if session is not None and self._by_cursor.get(session.cursor) is session:
+            del self._by_cursor[session.cursor]
+
+    def _end(self, session: _Session, error: RequestError) -> EndSubscription:
+        self.unsubscribe(session.subscriber)
+        return EndSubscription(session.subscriber, error)
+
+    def end_cursor(self, name: str) -> list[LogInstruction]:
+        """The cursor is being deleted."""
+        session = self._by_cursor.get(name)
+        if session is None:
+            return []
+        message = f"cursor {name!r} of stream {self.state.config.stream!r} was deleted"
+        return [self._end(session, RequestError(FailureCode.NOT_FOUND, message, reason="CURSOR_DELETED"))]
+
+    def end_all(self, error: RequestError) -> list[LogInstruction]:
+        """Nobody is served any more."""
+        return [self._end(session, error) for session in list(self._sessions.values())]
+
+    def _taken_over(self, cursor: str) -> RequestError:
+        return RequestError(
+            FailureCode.ABORTED,
+            f"another subscriber has taken over cursor {cursor!r} of stream {self.state.config.stream!r}",
+            "give each subscriber a cursor of its own, or run only one",
+            reason="CURSOR_TAKEN_OVER",
+        )
+
+    def _beyond(self, offset: int) -> RequestError:
+        return RequestError(
+            FailureCode.OUT_OF_RANGE,
+            f"stream {self.state.config.stream!r} has no offset {offset:,}: its log ends at {self.state.records.end:,}",
+            "subscribe anew",
+            reason="OFFSET_BEYOND_END",
+        )
+
+    # What they say.
+
+    def fetch(self, event: Fetch) -> None:
+        """The subscriber takes more responses."""
+        session = self._sessions.get(id(event.subscriber))
+        if session is not None:
+            session.credit += event.responses
+
+    def ack(self, event: AckOffset) -> list[LogInstruction]:
+        """The subscriber is done with everything below an offset. A tail keeps nothing, and says nothing by it."""
+        session = self._sessions.get(id(event.subscriber))
+        if session is None or not session.cursor:
+            return []
+        if event.below > self.state.records.end:
+            return [self._end(session, self._beyond(event.below))]
+        self.state.cursors.ack(session.cursor, event.below, self.state.wall)
+        session.position = max(session.position, event.below)
+        return []
+
+    # Serving.
+
+    def serve(self, out: list[LogInstruction]) -> None:
+        """Send whatever may be sent."""
+        for session in list(self._sessions.values()):
+            if session.credit and (session.ready or self._make_ready(session)):
+                self._serve(session, out)
+        if self._wanted:
+            config = self.state.config
+            out.append(ReadStates(config.computation, [row_key(first) for first in self._wanted]))
+            self._wanted = []
+
+    def _make_ready(self, session: _Session) -> bool:
+        cursors = self.state.cursors
+        if not cursors.settled(session.cursor):
+            return False
+        session.ready = True
+        session.position = max(cursors.heard(session.cursor), session.resume or 0)
+        return True
+
+    def _serve(self, session: _Session, out: list[LogInstruction]) -> None:
+        records = self.state.records
+        while session.credit:
+            session.position = max(session.position, records.start)
+            limit = records.end
+            if session.cursor:
+                limit = min(limit, self.state.cursors.heard(session.cursor) + session.window)
+            if session.position >= limit:
+                self._serve_news(session, out)
+                return
+            segment = records.find(session.position)
+            if not segment.loaded:
+                self._read(segment)
+                return
+            out.append(self._publish(session, segment, min(limit, segment.end)))
+
+    def _publish(self, session: _Session, segment: Segment, limit: int) -> Publish:
+        settings, first = self.state.settings, session.position
+        low = first - segment.first
+        values = segment.values[low : min(limit - segment.first, low + settings.publish_records)]
+        if sum(map(len, values)) > settings.publish_bytes:
+            values = values[: _fitting(values, settings.publish_bytes)]
+        session.position = first + len(values)
+        return self._response(session, first, values, segment.timestamps[low : low + len(values)])
+
+    def _response(self, session: _Session, first: int, values: list[bytes], timestamps: list[int]) -> Publish:
+        watermark, following, acked = session.told = self._news(session)
+        session.credit -= 1
+        return Publish(session.subscriber, first, values, timestamps, watermark, following, acked)
+
+    def _serve_news(self, session: _Session, out: list[LogInstruction]) -> None:
+        """Nothing to read: say so when the watermark has moved or an ACK has become durable."""
+        if self._news(session) != session.told:
+            out.append(self._response(session, session.position, [], []))
+
+    def _news(self, session: _Session) -> tuple[int, int, int]:
+        acked = self.state.cursors.durable.get(session.cursor, 0) if session.cursor else 0
+        return self._watermark_at(session.position), session.position, acked
+
+    def _watermark_at(self, offset: int) -> int:
+        """The watermark for who has read everything below ``offset``."""
+        state, records = self.state, self.state.records
+        if offset >= records.end:
+            return state.watermark
+        segment = records.find(offset)
+        watermark = segment.watermark_at(offset) if segment.loaded else segment.watermark
+        return min(watermark, _LAST)
+
+    # Reading back.
+
+    def _read(self, segment: Segment) -> None:
+        if segment.first not in self._reading and len(self._reading) < self.state.settings.reads:
+            self._reading.add(segment.first)
+            self._wanted.append(segment.first)
+
+    def rows_read(self, keys: Sequence[bytes], rows: Sequence[StateRow | None]) -> list[LogInstruction]:
+        """Segments have been read back. One that is damaged ends those who need it, and nobody else."""
+        out: list[LogInstruction] = []
+        for key, row in zip(keys, rows, strict=True):
+            first = int.from_bytes(key, "big")
+            self._reading.discard(first)
+            segment = self.state.records.known(first)
+            if segment is None or segment.loaded:
+                continue
+            try:
+                self._load(segment, row)
+            except CorruptValueError as error:
+                out.extend(self._lost(segment, error))
+        return out
+
+    def _load(self, segment: Segment, row: StateRow | None) -> None:
+        where = f"stream {self.state.config.stream!r}, segment from offset {segment.first:,}"
+        if row is None:
+            raise CorruptValueError(where, "the row is missing")
+        try:
+            self.state.records.loaded(segment, decode(row.blob, SegmentBlob, where))
+        except ValueError as error:
+            raise CorruptValueError(where, str(error)) from error
+
+    def _lost(self, segment: Segment, error: CorruptValueError) -> list[LogInstruction]:
+        failure = RequestError(FailureCode.DATA_LOSS, str(error), "restore the store from a snapshot")
+        concerned = [one for one in self._sessions.values() if segment.first <= one.position < segment.end]
+        return [self._end(session, failure) for session in concerned]
+
+
+def _fitting(values: Sequence[bytes], limit: int) -> int:
+    """How many of the values make up at most ``limit`` bytes; at least one."""
+    for count, size in enumerate(accumulate(map(len, values))):
+        if size > limit:
+            return max(1, count)
+    return len(values)
