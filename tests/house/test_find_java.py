@@ -10,7 +10,7 @@ from tests.house.tree import ROOT
 
 OLD = "echo 'openjdk version \"11.0.2\" 2019-01-15' >&2"
 GOOD = "echo 'openjdk version \"21.0.4\" 2024-07-16' >&2"
-WITHOUT_VECTORS = "echo 'java.lang.module.FindException: Module jdk.incubator.vector not found' >&2; exit 1"
+WITHOUT_VECTORS = f'if [ "$1" = --add-modules ]; then echo "Module $2 not found" >&2; exit 1; fi; {GOOD}'
 
 
 def _runtime(home: Path, script: str) -> Path:
