@@ -74,9 +74,19 @@ class BatchQuery:
             self.floor = batch
         if batch >= self.floor:
             self.batches.setdefault(batch, BatchSource(self.query, batch)).seen.update(ids)
-        self.forget_below_floor()
+        self._forget_below_floor()
 
-    def forget_below_floor(self) -> None:
+    def inherit(self, parent: BatchQuery) -> None:
+        """Unite with what a parent knew: its floor holds for every key."""
+        if parent.floor is None:
+            return
+        self.floor = parent.floor if self.floor is None else max(self.floor, parent.floor)
+        for source in parent.batches.values():
+            if source.seen:
+                self.remember(source.batch, list(source.seen))
+        self._forget_below_floor()
+
+    def _forget_below_floor(self) -> None:
         """Drop the ids that the floor speaks for."""
         if self.floor is None:
             return

@@ -113,7 +113,7 @@ class Dedup:
 
     def _check_positions(self, ids: PositionIds, keys: Sequence[bytes], sender: Sender) -> Verdict:
         source = self._tables.positions.get(ids.sequence)
-        if source is None or not source.admits(keys):
+        if source is None or not source.covered():
             if sender.keys is not None:
                 return Verdict(Outcome.UNKNOWN_SEQUENCE, len(keys))
             source = self._tables.admit(ids.sequence, sender.origin)
@@ -130,13 +130,13 @@ class Dedup:
 
     def _check_opaque(self, ids: OpaqueIds, timestamps: Sequence[int], sender: Sender) -> Verdict:
         source = self._tables.computation(sender.computation)
-        sent_at = MIN_TIMESTAMP if sender.watermark is None else sender.watermark
-        if sender.watermark is not None and sent_at < source.horizon:
+        if sender.watermark is not None and sender.watermark < source.horizon:
             return self._refuse(Outcome.SEND_AGAIN, len(ids.ids))
         verdict = Verdict(Outcome.JUDGED, len(ids.ids))
         verdict._ids = ids.ids
         verdict._source = source
-        source.check(ids.ids, timestamps, sent_at, verdict)
+        least = max(stamp for stamp in (sender.watermark, sender.heard, MIN_TIMESTAMP) if stamp is not None)
+        source.check(ids.ids, timestamps, least, verdict)
         return verdict
 
     def _refuse(self, outcome: Outcome, size: int) -> Verdict:

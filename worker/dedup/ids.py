@@ -22,12 +22,16 @@ ID_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sends, and under which authority.
+    """Who sends, under which authority, and when by its own watermark.
 
     ``origin`` is an interval's journal, or "injector/{stream}/{process}". ``keys`` are the producing
     keys that the sender owns, None for an injector. ``watermark`` is the output watermark, in
     microseconds, that the sender had last reported for itself when it sent this copy; None
-    if it does not say. Only opaque ids look at it: see :attr:`Outcome.SEND_AGAIN`.
+    if it does not say. Copies older than the collection of their ids are told by it (:attr:`Outcome.SEND_AGAIN`).
+    ``heard`` is the highest such ``watermark`` in any delivery that the sender has itself received: while a
+    cause of these records is un-ACKed, its own sender's watermark stands still, so the sending computation
+    cannot get past ``heard`` before the records are settled, and their ids are kept at least until it does.
+    Only opaque ids look at the two.
     """
 
     origin: str
@@ -35,6 +39,7 @@ class Sender:
     keys: KeyInterval | None
     computation: str
     watermark: int | None = None
+    heard: int | None = None
 
 
 @dataclass(slots=True)

@@ -58,12 +58,12 @@ class OpaqueSource:
         self._front = Front()
         self._cache = cache
 
-    def check(self, ids: Sequence[bytes], timestamps: Sequence[int], sent_at: int, verdict: Verdict) -> None:
-        """Judge the ids of one delivery, sent when the sender's own watermark was ``sent_at``."""
+    def check(self, ids: Sequence[bytes], timestamps: Sequence[int], least: int, verdict: Verdict) -> None:
+        """Judge the ids of one delivery, which may be forgotten from ``least`` on at the earliest."""
         if not ids:
             verdict.all_fresh = True
             return
-        verdict._collect_from = max(max(timestamps), self.watermark, sent_at)
+        verdict._collect_from = max(max(timestamps), self.watermark, least)
         distinct = set(ids)
         pending = self.pending.ids
         if len(distinct) == len(ids) and distinct.isdisjoint(pending) and distinct.isdisjoint(self.exact):

@@ -69,11 +69,6 @@ class PositionSource:
         self._prune_at = _SLACK
         self._index()
 
-    @property
-    def whole(self) -> bool:
-        """One piece covers the interval."""
-        return len(self.pieces) == 1 and self.pieces[0].interval.covers(self.interval)
-
     def admit(self) -> None:
         """Give keys that are in no piece one with mark 0: nothing of the sequence is committed for them."""
         gaps, at = [], self.interval.start
@@ -89,12 +84,20 @@ class PositionSource:
         self.pieces = sorted([*self.pieces, *gaps], key=lambda piece: piece.interval.start)
         self._index()
 
-    def admits(self, keys: Sequence[bytes]) -> bool:
-        """Whether every key is in a piece."""
-        return self._covered() or all(self._piece(key) is not None for key in keys)
+    def covered(self) -> bool:
+        """Whether the pieces leave no key of the interval out."""
+        pieces = self.pieces
+        if len(pieces) == 1:
+            return pieces[0].interval.covers(self.interval)
+        at: bytes | None = self.interval.start
+        for piece in pieces:
+            if at is None or piece.interval.start > at:
+                return False
+            at = piece.interval.end
+        return at is None or (self.interval.end is not None and at >= self.interval.end)
 
     def check(self, ids: PositionIds, keys: Sequence[bytes], verdict: Verdict) -> None:
-        """Judge the positions; every key is in a piece."""
+        """Judge the positions. The pieces cover the interval."""
         positions = ids.positions
         if not positions:
             verdict.all_fresh = True
@@ -138,7 +141,7 @@ class PositionSource:
                 self.pending.wait(position, verdict, index)
                 continue
             piece = single or self._piece(keys[index])
-            if position in seen or (piece is not None and position < piece.mark and position not in piece.holes):
+            if position in seen or (position < piece.mark and position not in piece.holes):
                 duplicates.append(index)
             else:
                 fresh.append(index)
@@ -149,15 +152,13 @@ class PositionSource:
     def state_mark(self, mark: int, unacked: Sequence[int]) -> bool:
         """Apply the sender's statement to the whole interval; returns whether it was news."""
         pieces = self.pieces
-        if len(pieces) == 1 and mark <= pieces[0].mark and not pieces[0].holes:
+        if len(pieces) == 1 and mark <= pieces[0].mark and not pieces[0].holes and (mark <= self.top or not self.seen):
             return False
         open_ = set(unacked)
         news = [piece.apply(mark, open_, self.seen) for piece in pieces]
-        if not any(news):
-            return False
         self._coalesce()
         self._prune()
-        return True
+        return any(news)
 
     def commit(self, positions: Sequence[int]) -> list[Waiter]:
         """The pending positions are committed; returns the copies that waited for that."""
@@ -167,11 +168,13 @@ class PositionSource:
 
     def remember(self, positions: Sequence[int]) -> None:
         """The positions are committed."""
-        self.seen.update(positions)
         self.top = max(self.top, max(positions))
-        for piece in self.pieces:
-            if piece.holes:
+        if any(piece.holes for piece in self.pieces):
+            for piece in self.pieces:
                 piece.holes.difference_update(positions)
+            mark = self._common_mark()
+            positions = [position for position in positions if position >= mark]
+        self.seen.update(positions)
 
     def inherited_by(self, interval: KeyInterval) -> list[Piece]:
         """Copies of the pieces, cut to ``interval``: what a child of the receiver starts from."""
@@ -183,19 +186,20 @@ class PositionSource:
         return found
 
     def _prune(self) -> None:
-        # Not while keys are unadmitted: for them ``seen`` is all there is.
-        if not self._covered():
-            return
-        mark = min(piece.mark for piece in self.pieces)
+        mark = self._common_mark()
         if mark > self.top:
             self.seen.clear()
         elif len(self.seen) >= self._prune_at:
             self.seen = {position for position in self.seen if position >= mark}
             self._prune_at = 2 * len(self.seen) + _SLACK
 
+    def _common_mark(self) -> int:
+        """Below it the pieces know all that ``seen`` knows; 0 while keys are unadmitted."""
+        return min(piece.mark for piece in self.pieces) if self.covered() else 0
+
     def _coalesce(self) -> None:
         first = self.pieces[0]
-        if len(self.pieces) == 1 or not self._covered():
+        if len(self.pieces) == 1 or not self.covered():
             return
         if all(piece.mark == first.mark and piece.holes == first.holes for piece in self.pieces):
             self.pieces = [Piece(self.interval, first.mark, first.holes)]
@@ -204,18 +208,5 @@ class PositionSource:
     def _index(self) -> None:
         self._starts = [piece.interval.start for piece in self.pieces]
 
-    def _piece(self, key: bytes) -> Piece | None:
-        at = bisect_right(self._starts, key) - 1
-        return self.pieces[at] if at >= 0 and key in self.pieces[at].interval else None
-
-    def _covered(self) -> bool:
-        """Whether the pieces leave no key of the interval out."""
-        pieces = self.pieces
-        if len(pieces) == 1:
-            return pieces[0].interval.covers(self.interval)
-        at: bytes | None = self.interval.start
-        for piece in pieces:
-            if at is None or piece.interval.start > at:
-                return False
-            at = piece.interval.end
-        return at is None or (self.interval.end is not None and at >= self.interval.end)
+    def _piece(self, key: bytes) -> Piece:
+        return self.pieces[bisect_right(self._starts, key) - 1]

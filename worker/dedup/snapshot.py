@@ -142,18 +142,15 @@ def inherit(tables: Tables, parents: Sequence[Tables]) -> None:
             tables.sequencers.learn(*row)
     for name in dict.fromkeys(name for parent in parents for name in parent.positions):
         sources = [parent.positions[name] for parent in parents if name in parent.positions]
-        tables.positions[name] = _inherit_sequence(tables.interval, sources)
+        child = _inherit_sequence(tables.interval, sources)
+        if child.pieces:
+            tables.positions[name] = child
     for parent in parents:
         for opaque in parent.opaque.values():
             tables.computation(opaque.computation).inherit(opaque)
         for query in parent.queries.values():
             if query.floor is not None:
-                child = tables.query(query.query)
-                child.floor = max(query.floor, query.floor if child.floor is None else child.floor)
-                for batch in query.batches.values():
-                    if batch.seen:
-                        child.remember(batch.batch, list(batch.seen))
-                child.forget_below_floor()
+                tables.query(query.query).inherit(query)
 
 
 def _inherit_sequence(interval: KeyInterval, sources: Sequence[PositionSource]) -> PositionSource:

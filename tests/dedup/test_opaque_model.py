@@ -1,0 +1,110 @@
+"""Opaque ids against a naive model: weak productions of owners and zombies, late ones too, collected with no slack."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from millwheel.core.keys import ALL_KEYS
+from tests.dedup.rules import ReceiverRules, chosen, keys, some, subset
+from tests.dedup.weak_senders import COMPUTATION, Owner, Upstream
+
+
+class OpaqueModel(ReceiverRules):
+    def __init__(self) -> None:
+        super().__init__()
+        self.upstream = Upstream()
+        self.current = Owner(1, 0)
+        self.zombies: list[Owner] = []
+        self.broadcasts = [(0, 1)]
+
+    @rule(ahead=st.integers(-8, 12), outputs=st.lists(keys, min_size=1, max_size=3), count=st.integers(1, 4))
+    def upstream_sends(self, ahead: int, outputs: list[bytes], count: int) -> None:
+        for index in range(count):
+            self.upstream.send(self.upstream.watermark + ahead + index, tuple(outputs))
+
+    @rule(by=st.integers(1, 20))
+    def upstream_advances(self, by: int) -> None:
+        self.upstream.advance(self.upstream.watermark + by)
+
+    @rule(bits=subset)
+    def owner_runs(self, bits: int) -> None:
+        for item in chosen(list(self.upstream.unacked.values()), bits):
+            self.current.run(item)
+
+    @precondition(lambda self: self.zombies and self.upstream.all)
+    @rule(at=some, old=st.integers(0, 100))
+    def zombie_runs_any_input(self, at: int, old: int) -> None:
+        zombie = self.zombies[-1 - at % len(self.zombies)]
+        zombie.run(self.upstream.all[-1 - old % len(self.upstream.all)])
+
+    @rule(bits=subset, arrives=st.booleans())
+    def owner_sends(self, bits: int, arrives: bool) -> None:
+        for copy in self.current.copies(chosen(self.current.outbox(), bits), self.receivers):
+            self.send(copy, arrives)
+
+    @precondition(lambda self: self.zombies)
+    @rule(at=some, bits=subset, watermark=st.booleans())
+    def zombie_sends(self, at: int, bits: int, watermark: bool) -> None:
+        zombie = self.zombies[-1 - at % len(self.zombies)]
+        if watermark:
+            zombie.report(self.upstream.watermark)
+        for copy in zombie.copies(chosen(zombie.outbox(), bits), self.receivers):
+            self.send(copy, True)
+
+    @rule()
+    def owner_commits(self) -> None:
+        for number in self.current.committable():
+            del self.current.running[number]
+            self.upstream.unacked.pop(number, None)
+
+    @rule()
+    def owner_reports(self) -> None:
+        self.broadcasts.append((self.current.report(self.upstream.watermark), self.current.number))
+
+    @rule()
+    def sender_crashes(self) -> None:
+        self.zombies.append(self.current)
+        self.current = Owner(self.current.number + 1, self.broadcasts[-1][0])
+        self.broadcasts.append((self.broadcasts[-1][0], self.current.number))
+
+    @rule(at=some, old=st.sampled_from([1, 1, 1, 2, 3]))
+    def broadcast_arrives(self, at: int, old: int) -> None:
+        self._broadcast(self.pick(at), self.broadcasts[-min(old, len(self.broadcasts))])
+
+    def _broadcast(self, receiver, broadcast: tuple[int, int]) -> None:  # type: ignore[no-untyped-def]
+        receiver.dedup.advance(COMPUTATION, broadcast[0], 0, [(ALL_KEYS, broadcast[1])])
+
+    @rule(at=some)
+    def receiver_seals(self, at: int) -> None:
+        self.pick(at).seal()
+
+    @rule(at=some)
+    def receiver_resolves(self, at: int) -> None:
+        self.pick(at).resolve()
+
+    def teardown(self) -> None:
+        """Everything is delivered and committed at last; then the watermark passes, and nothing is remembered."""
+        for item in self.upstream.unacked.values():
+            self.current.run(item)
+        for _ in range(2):
+            for copy in self.current.copies(self.current.outbox(), self.receivers):
+                self.receivers.deliver(copy)
+            self.receivers.run()
+        self.receivers.run()
+        self.owner_commits()
+        assert not self.current.running, "a record is never ACKed"
+        for item in self.upstream.all:
+            for record in item.productions():
+                assert self.world.effects.get(record.identity) == 1, "a record was lost"
+        self.upstream.advance(1_000_000)
+        self.owner_reports()
+        for receiver in self.receivers.all:
+            self._broadcast(receiver, self.broadcasts[-1])
+            assert receiver.dedup.seen_ids == receiver.dedup.pending_ids == 0, "ids are kept for ever"
+            assert receiver.dedup.segment_count == 0
+
+
+OpaqueModel.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestG1OpaqueExactlyOnce611 = OpaqueModel.TestCase

@@ -1,0 +1,245 @@
+"""The receiving side of the model tests: intervals that crash, replay, split and merge, and a naive record of effects.
+
+The naive model is one counter of effects by record. A record's identity is known to the test alone:
+whatever the ids and marks say, no identity may take effect twice, none may be ACKed without effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.worker.dedup import (
+    Dedup,
+    DeliveryIds,
+    IdDelta,
+    Outcome,
+    Sender,
+    Verdict,
+    Waiter,
+)
+
+KEYS = [bytes([97 + n]) for n in range(8)]
+SEGMENT_IDS = 8
+
+
+@dataclass(frozen=True)
+class Record:
+    """``identity`` is what must take effect once."""
+
+    identity: Any
+    key: bytes
+    timestamp: int = 0
+
+
+@dataclass(eq=False)
+class Copy:
+    """One delivery as it travels: to the receiver with that journal, and no other."""
+
+    journal: str
+    ids: DeliveryIds
+    records: Sequence[Record]
+    sender: Sender
+    acked: Callable[[Record], None]
+
+
+@dataclass
+class World:
+    """What receivers share: the naive model, the store's segments, and the catalog's word on sequences."""
+
+    alive: Callable[[str], bool] = lambda sequence: True
+    effects: dict[Any, int] = field(default_factory=dict)
+    segments: dict[str, Any] = field(default_factory=dict)
+    journals: int = 0
+
+    def take_effect(self, record: Record) -> None:
+        self.effects[record.identity] = self.effects.get(record.identity, 0) + 1
+        assert self.effects[record.identity] == 1, f"{record} took effect twice"
+
+    def journal(self) -> str:
+        self.journals += 1
+        return f"r{self.journals}"
+
+
+class Receiver:
+    """An interval with its durable journal (snapshot and deltas) and the work in memory."""
+
+    def __init__(self, world: World, interval: KeyInterval, dedup: Dedup | None = None, journal: str = "") -> None:
+        self.world = world
+        self.interval = interval
+        self.journal = journal or world.journal()
+        self.dedup = dedup or Dedup(interval, self.journal, segment_ids=SEGMENT_IDS, cached_segments=1)
+        self.copies: dict[Verdict, Copy] = {}
+        self.work: list[tuple[Verdict, int]] = []
+        self.unsure: list[Verdict] = []
+        self.flight: tuple[IdDelta, bytes, list[tuple[Verdict, int]]] | None = None
+        self.write_snapshot()
+
+    def write_snapshot(self) -> None:
+        snapshot = self.dedup.snapshot()
+        filters = {name: self.world.segments[name].filter for name in snapshot.segments}
+        self.durable = (snapshot.blobs, filters)
+        self.deltas: list[bytes] = []
+
+    def deliver(self, copy: Copy) -> None:
+        keys = [record.key for record in copy.records]
+        assert all(key in self.interval for key in keys)
+        times = [record.timestamp for record in copy.records]
+        verdict = self.dedup.check(copy.ids, keys, times, copy.sender)
+        if verdict.outcome is Outcome.UNKNOWN_SEQUENCE:
+            if not self.world.alive(copy.ids.sequence):  # type: ignore[union-attr]
+                self.dedup.retire(copy.ids.sequence)  # type: ignore[union-attr]
+                return
+            self.dedup.admit(copy.ids.sequence)  # type: ignore[union-attr]
+            verdict = self.dedup.check(copy.ids, keys, times, copy.sender)
+        if verdict.outcome is not Outcome.JUDGED:
+            assert not verdict.all_fresh
+            assert not [*verdict.fresh, *verdict.duplicates, *verdict.waiting]
+            return
+        self.copies[verdict] = copy
+        listed = sorted([*verdict.fresh_indexes, *verdict.duplicates, *verdict.waiting, *verdict.unsure])
+        assert listed == list(range(len(copy.records))), "each record is in one list"
+        self._fresh(verdict, verdict.fresh_indexes)
+        self._ack(copy, verdict.duplicates)
+        if verdict.unsure:
+            self.unsure.append(verdict)
+
+    def _fresh(self, verdict: Verdict, indexes: Sequence[int]) -> None:
+        copy = self.copies[verdict]
+        for index in indexes:
+            record = copy.records[index]
+            assert record.identity not in self.world.effects, f"{record} was called fresh after its effect"
+        self.work += [(verdict, index) for index in indexes]
+
+    def _ack(self, copy: Copy, indexes: Sequence[int]) -> None:
+        for index in indexes:
+            record = copy.records[index]
+            assert record.identity in self.world.effects, f"{record} was ACKed without its effect"
+            copy.acked(record)
+
+    def _release(self, waiters: list[Waiter]) -> None:
+        for waiter in waiters:
+            self._ack(self.copies[waiter.verdict], [waiter.index])
+
+    def resolve(self) -> None:
+        """Read what the unsure records need: from the store, where the collected are gone."""
+        for verdict in self.unsure:
+            if not verdict.unsure:
+                continue
+            known = {name: self.world.segments[name].ids for name in verdict.segments if name in self.world.segments}
+            resolution = self.dedup.resolve(verdict, known)
+            self._fresh(verdict, resolution.fresh)
+            self._ack(self.copies[verdict], resolution.duplicates)
+            self._release(resolution.released)
+        self.unsure = []
+
+    def seal(self) -> None:
+        for sealed in self.dedup.seal():
+            self.world.segments[sealed.name] = sealed
+            self.dedup.segment_stored(sealed.name)
+
+    def take(self, count: int) -> None:
+        """Put work into an entry, and send it off to the store."""
+        if self.flight is not None:
+            return
+        items, self.work = self.work[:count], self.work[count:]
+        chosen: dict[Verdict, list[int]] = {}
+        for verdict, index in items:
+            chosen.setdefault(verdict, []).append(index)
+        delta = self.dedup.take(
+            [
+                (verdict, None if verdict.all_fresh and len(indexes) == verdict.size else indexes)
+                for verdict, indexes in chosen.items()
+            ]
+        )
+        self.flight = (delta, msgspec.msgpack.encode(delta.to_wire()), items)
+
+    def commit(self) -> None:
+        """The store has the entry, and says so."""
+        if self.flight is None:
+            return
+        delta, entry, items = self.flight
+        self.flight = None
+        self.deltas.append(entry)
+        for verdict, index in items:
+            self.world.take_effect(self.copies[verdict].records[index])
+        self._release(self.dedup.committed(delta))
+        for verdict, index in items:
+            self._ack(self.copies[verdict], [index])
+
+    def abandon(self) -> None:
+        """Give up the oldest work, as a full intake does."""
+        if self.work:
+            verdict, index = self.work.pop(0)
+            for waiter in self.dedup.abandon(verdict, [index]):
+                assert self.copies[waiter.verdict].records[waiter.index].identity not in self.world.effects
+
+    def crash(self, applied: bool) -> None:
+        """Lose the memory; the entry in flight is in the journal if ``applied``, and nobody was told."""
+        if self.flight is not None and applied:
+            self.deltas.append(self.flight[1])
+            for verdict, index in self.flight[2]:
+                self.world.take_effect(self.copies[verdict].records[index])
+        blobs, filters = self.durable
+        self.dedup = Dedup.restore(
+            self.interval, self.journal, blobs, filters, segment_ids=SEGMENT_IDS, cached_segments=1
+        )
+        for entry in self.deltas:
+            self.dedup.replay(IdDelta.from_wire(msgspec.msgpack.decode(entry)))
+        self.copies, self.work, self.unsure, self.flight = {}, [], [], None
+
+
+class Receivers:
+    """The intervals of one consumer, which cover every key once."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.all = [Receiver(world, ALL_KEYS)]
+
+    def owner(self, key: bytes) -> Receiver:
+        return next(receiver for receiver in self.all if key in receiver.interval)
+
+    def deliver(self, copy: Copy) -> None:
+        """To the journal that the copy names; a journal that is sealed takes nothing."""
+        for receiver in self.all:
+            if receiver.journal == copy.journal:
+                receiver.deliver(copy)
+
+    def split(self, key: bytes, applied: bool) -> None:
+        parent = self.owner(key)
+        if key == parent.interval.start:
+            return
+        parent.crash(applied)
+        self.all.remove(parent)
+        self.all += [self._child(interval, [parent]) for interval in parent.interval.split(key)]
+        self.all.sort(key=lambda receiver: receiver.interval.start)
+
+    def merge(self, at: int, applied: bool) -> None:
+        if len(self.all) < 2:
+            return
+        left, right = self.all[at % (len(self.all) - 1) :][:2]
+        left.crash(applied)
+        right.crash(applied)
+        child = self._child(KeyInterval(left.interval.start, right.interval.end), [left, right])
+        self.all = [r for r in self.all if r not in (left, right)] + [child]
+        self.all.sort(key=lambda receiver: receiver.interval.start)
+
+    def _child(self, interval: KeyInterval, parents: list[Receiver]) -> Receiver:
+        journal = self.world.journal()
+        dedup = Dedup.inherit(
+            interval, journal, [parent.dedup for parent in parents], segment_ids=SEGMENT_IDS, cached_segments=1
+        )
+        return Receiver(self.world, interval, dedup, journal)
+
+    def run(self) -> None:
+        """Commit everything at hand."""
+        for receiver in self.all:
+            receiver.resolve()
+            receiver.commit()
+            receiver.take(1_000_000)
+            receiver.commit()
+            receiver.seal()
