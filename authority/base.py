@@ -1,0 +1,105 @@
+"""Base parts: a frozen picture of a shard, written piece by piece while the shard goes on (7.2).
+
+The picture's structure (who holds what under which sequencer) is that of one commit; shares never
+change theirs. Their watermarks may be newer by the time a piece is encoded, which is sound: a value
+once reported stays true, and replay of the entries after that commit only brings values that were
+reported, too. Nobody reads a part before an append names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from millwheel.authority.injected import InjectorComputation
+from millwheel.authority.journal import REMOVED_PART, KeysRow, Part, ProcessRow, encode
+from millwheel.authority.registry import Registry
+from millwheel.authority.shares import AnyShare
+from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.store.contract import PartId
+
+__all__ = ["Snapshot", "freeze", "keys_row", "process_row"]
+
+
+def keys_row(share: AnyShare) -> KeysRow:
+    """The row of an interval's share."""
+    keys = share.member
+    assert isinstance(keys, KeyInterval)
+    return KeysRow(keys.start, keys.end, share.sequencer, share.watermark)
+
+
+def process_row(share: AnyShare) -> ProcessRow:
+    """The row of a process's share."""
+    process = share.member
+    assert isinstance(process, str)
+    return ProcessRow(process, share.sequencer, share.watermark, share.idle)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frozen:
+    name: str
+    value: int
+    expected: Sequence[str] | None
+    shares: Sequence[AnyShare]
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The base as of entry ``commit``, which becomes the floor once an append has named the parts."""
+
+    sequencer: int
+    commit: int
+    removed: Sequence[str]
+    computations: Sequence[_Frozen]
+    size_limit: int
+    written: list[PartId] = field(default_factory=list)
+    size: int = 0
+
+    def parts(self) -> Iterator[tuple[PartId, bytes]]:
+        """Encode part after part, each of about ``size_limit`` bytes; write each before asking for the next."""
+        if self.removed:
+            yield self._part(REMOVED_PART, Part("", MIN_TIMESTAMP, [], [], [], list(self.removed)))
+        for frozen in self.computations:
+            for number, shares in enumerate(self._pieces(frozen.shares)):
+                keys = [keys_row(share) for share in shares] if frozen.expected is None else []
+                processes = [] if frozen.expected is None else [process_row(share) for share in shares]
+                part = Part(frozen.name, frozen.value, keys, processes, list(frozen.expected or ()))
+                yield self._part(f"{frozen.name}#{number}", part)
+
+    def _part(self, name: str, part: Part) -> tuple[PartId, bytes]:
+        made, blob = PartId(name, self.sequencer, self.commit), encode(part)
+        self.written.append(made)
+        self.size += len(blob)
+        return made, blob
+
+    def _pieces(self, shares: Sequence[AnyShare]) -> Iterator[list[AnyShare]]:
+        piece: list[AnyShare] = []
+        size = 0
+        for share in shares:
+            piece.append(share)
+            size += (keys_row(share) if isinstance(share.member, KeyInterval) else process_row(share)).size()
+            if size >= self.size_limit:
+                yield piece
+                piece, size = [], 0
+        if piece or not shares:
+            yield piece
+
+
+def freeze(registry: Registry, sequencer: int, commit: int, size_limit: int) -> Snapshot:
+    """The picture of ``registry`` as of ``commit``: a few block copies, however many intervals there are."""
+    return Snapshot(
+        sequencer,
+        commit,
+        sorted(registry.removed),
+        [
+            _Frozen(
+                computation.name,
+                computation.value,
+                sorted(computation.expected) if isinstance(computation, InjectorComputation) else None,
+                computation.shares(),
+            )
+            for computation in registry
+        ],
+        size_limit,
+    )

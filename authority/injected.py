@@ -1,0 +1,146 @@
+"""An injector's watermark by processes (5.2).
+
+With an expected set the minimum is over exactly those; without one, over every process that
+announced itself, and before the first of them nothing is known. A process that is idle leaves the
+minimum until it reports again; if none is left that is not idle the value stays. A finished one
+stands at plus infinity for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millwheel.authority.shares import Acceptance, Refusal, Share, ShareView
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
+
+__all__ = ["InjectorComputation"]
+
+
+class InjectorComputation:
+    """The processes of one stream's injector, and their minimum."""
+
+    __slots__ = ("_processes", "expected", "name", "value")
+
+    def __init__(
+        self,
+        name: str,
+        value: int = MIN_TIMESTAMP,
+        shares: Iterable[Share[str]] = (),
+        expected: Iterable[str] = (),
+    ) -> None:
+        self.name = name
+        self.value: int = value
+        self.expected = frozenset(expected)
+        self._processes = {share.member: share for share in shares}
+
+    def smallest(self) -> int:
+        """The minimum over the processes that take part; MIN_TIMESTAMP where the value has to stay."""
+        if not self._processes or any(name not in self._processes for name in self.expected):
+            return MIN_TIMESTAMP
+        working = [share.watermark for share in self._processes.values() if _works(share)]
+        if working:
+            return min(working)
+        finished = all(share.watermark == MAX_TIMESTAMP for share in self._processes.values())
+        return MAX_TIMESTAMP if finished else MIN_TIMESTAMP
+
+    def expect(self, names: Iterable[str]) -> list[Share[str]]:
+        """Replace the expected set; the shares of processes that it leaves out, which are forgotten."""
+        self.expected = frozenset(names)
+        dropped = [share for name, share in self._processes.items() if self.expected and name not in self.expected]
+        for share in dropped:
+            del self._processes[share.member]
+        return dropped
+
+    def accept(self, process: str, sequencer: int) -> Acceptance[str]:
+        """Announce ``process`` (G4).
+
+        A process starts from its own last value. AcceptRefusedError if it holds a larger sequencer, or is
+        not expected. Asking again changes nothing.
+        """
+        if self.expected and process not in self.expected:
+            known = ", ".join(sorted(self.expected))
+            raise AcceptRefusedError(f"{self.name} expects no process {process!r}, only: {known}")
+        last = self._processes.get(process)
+        if last is not None and last.sequencer == sequencer:
+            return Acceptance(last)
+        if last is not None and last.sequencer > sequencer:
+            raise AcceptRefusedError(
+                f"sequencer {sequencer} for process {process!r} of {self.name}: it holds sequencer {last.sequencer}"
+            )
+        made = Share(process, sequencer, MIN_TIMESTAMP if last is None else last.watermark)
+        self.put(made)
+        return Acceptance(made, () if last is None else (last,))
+
+    def put(self, made: Share[str]) -> None:
+        """Let ``made`` be its process's share."""
+        self._processes[made.member] = made
+
+    def report(self, report: WatermarkReport, now: int) -> Share[str] | Refusal | None:
+        """Take a report by the sequencer that was accepted; see :class:`Computation`."""
+        process = report.member
+        assert isinstance(process, str)
+        share = self._processes.get(process)
+        if share is None or share.sequencer != report.sequencer:
+            unexpected = bool(self.expected) and process not in self.expected
+            newer = share is not None and share.sequencer > report.sequencer
+            return Refusal(report, superseded=unexpected or newer)
+        share.note(report, now)
+        if share.watermark == MAX_TIMESTAMP:
+            return None  # finished is final
+        watermark = max(report.watermark, self.value)
+        if (watermark, report.idle) == (share.watermark, share.idle):
+            return None
+        share.watermark, share.idle = watermark, report.idle
+        return share
+
+    def restore(self, process: str, sequencer: int, watermark: int, *, idle: bool) -> None:
+        """Replay a journaled value."""
+        self.put(Share(process, sequencer, watermark, idle=idle))
+
+    def shares(self) -> list[Share[str]]:
+        """All processes' shares by name; a copy."""
+        return [share for _, share in sorted(self._processes.items())]
+
+    def views(self, now: int, silent_after: int) -> tuple[list[ShareView], list[bool]]:
+        """See :class:`Computation`. Expected processes that never announced themselves are rows, too."""
+        missing = sorted(name for name in self.expected if name not in self._processes)
+        rows = [_missing(name) for name in missing]
+        shares = self.shares()
+        if missing:
+            return rows + [_view(share, now, silent_after) for share in shares], [True] * len(missing) + [
+                _works(share) and share.watermark == MIN_TIMESTAMP for share in shares
+            ]
+        smallest = min((share.watermark for share in shares if _works(share)), default=None)
+        if smallest is None:  # all are idle or finished: the idle ones are what the value stays for
+            holding = [share.watermark != MAX_TIMESTAMP for share in shares]
+        else:
+            holding = [_works(share) and share.watermark == smallest for share in shares]
+        return [_view(share, now, silent_after) for share in shares], holding
+
+
+def _works(share: Share[str]) -> bool:
+    """Whether ``share`` takes part in the minimum: neither idle nor finished."""
+    return not share.idle and share.watermark != MAX_TIMESTAMP
+
+
+def _missing(process: str) -> ShareView:
+    return ShareView(
+        process, 0, MIN_TIMESTAMP, MIN_TIMESTAMP, HoldKind.HOLD_KIND_INJECTOR, process, idle=False, silence=None
+    )
+
+
+def _view(share: Share[str], now: int, silent_after: int) -> ShareView:
+    silence = None if share.reported_at is None else max(0, now - share.reported_at)
+    silent = (silence is None or silence > silent_after) and share.watermark != MAX_TIMESTAMP
+    return ShareView(
+        share.member,
+        share.sequencer,
+        share.watermark,
+        share.input_watermark,
+        HoldKind.HOLD_KIND_INJECTOR if silent or share.idle else share.hold,
+        share.member if silent or share.idle else share.subject,
+        share.idle,
+        silence,
+    )

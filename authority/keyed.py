@@ -1,0 +1,136 @@
+"""A computation's watermark by key intervals (7.2).
+
+Invariant: the map covers every key at all times. Keys that nobody ever owned are shares of sequencer
+0 at minus infinity, so an incomplete computation needs no case of its own: the minimum is minus
+infinity while a key is unknown. Every share is at or above the decided value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millwheel.authority.shares import Acceptance, Refusal, Share, ShareView
+from millwheel.core.interval_map import IntervalMap
+from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.core.watermarks import MinTracker
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
+
+__all__ = ["KeyedComputation"]
+
+
+class KeyedComputation:
+    """The interval map of one computation's shares, and their minimum."""
+
+    __slots__ = ("_map", "_minima", "name", "value")
+
+    def __init__(self, name: str, value: int = MIN_TIMESTAMP, shares: Iterable[Share[KeyInterval]] = ()) -> None:
+        """``shares`` are disjoint; keys that none of them has are unknown."""
+        self.name = name
+        self.value: int = value
+        self._map = IntervalMap.from_items((share.member, share) for share in shares)
+        for gap in self._map.gaps(ALL_KEYS):
+            self._map.assign(gap, Share(gap, 0, MIN_TIMESTAMP))
+        self._minima = MinTracker(share.watermark for share in self._map.values())
+
+    def smallest(self) -> int:
+        """The minimum over every key."""
+        return self._minima.min()
+
+    def accept(self, keys: KeyInterval, sequencer: int) -> Acceptance[KeyInterval]:
+        """Give ``keys`` to ``sequencer`` (G4).
+
+        The share starts from the smallest value known of its keys: children of a split inherit their
+        parent's. AcceptRefusedError if a larger sequencer has any of the keys. Asking again changes nothing.
+        """
+        over = [share for _, share in self._map.overlapping(keys)]
+        largest = max(over, key=lambda share: share.sequencer)
+        if largest.sequencer == sequencer and largest.member == keys and len(over) == 1:
+            return Acceptance(largest)
+        if largest.sequencer >= sequencer:
+            raise AcceptRefusedError(
+                f"sequencer {sequencer} for {keys} of {self.name}: sequencer {largest.sequencer} holds {largest.member}"
+            )
+        made = Share(keys, sequencer, min(share.watermark for share in over))
+        return Acceptance(made, over, self.put(made))
+
+    def put(self, made: Share[KeyInterval]) -> list[Share[KeyInterval]]:
+        """Let ``made`` have its keys, whoever has them now. What it cuts keeps its values outside it: those remains.
+
+        How accepted sequencers take effect, and how they are replayed.
+        """
+        remains = []
+        keys = made.member
+        over = self._map.overlapping(keys)
+        self._map.assign(keys, made)
+        self._minima.add(made.watermark)
+        for piece, share in over:
+            for rest in _outside(piece, keys):
+                remains.append(share.copy_for(rest))
+                self._map.assign(rest, remains[-1])
+                self._minima.add(share.watermark)
+            self._minima.remove(share.watermark)
+        return remains
+
+    def report(self, report: WatermarkReport, now: int) -> Share[KeyInterval] | Refusal | None:
+        """Take a report by exactly the interval and sequencer that were accepted; see :class:`Computation`."""
+        keys = report.member
+        assert isinstance(keys, KeyInterval)
+        share = self._map.exact(keys)
+        if share is None or share.sequencer != report.sequencer:
+            held = max(share.sequencer for _, share in self._map.overlapping(keys))
+            return Refusal(report, superseded=held > report.sequencer)
+        share.note(report, now)
+        watermark = report.watermark if report.watermark > self.value else self.value
+        if watermark == share.watermark:
+            return None
+        self._minima.add(watermark)
+        self._minima.remove(share.watermark)
+        share.watermark = watermark
+        return share
+
+    def restore(self, keys: KeyInterval, sequencer: int, watermark: int) -> None:
+        """Replay a journaled value."""
+        share = self._map.exact(keys)
+        if share is None or share.sequencer != sequencer:
+            self.put(Share(keys, sequencer, watermark))
+            return
+        self._minima.add(watermark)
+        self._minima.remove(share.watermark)
+        share.watermark = watermark
+
+    def shares(self) -> list[Share[KeyInterval]]:
+        """All shares in key order; a copy."""
+        return self._map.values()
+
+    def views(self, now: int, silent_after: int) -> tuple[list[ShareView], list[bool]]:
+        """See :class:`Computation`. A share without an owner, or whose owner has fallen silent, says SILENT."""
+        smallest = self._minima.min()
+        shares = self._map.values()
+        return [_view(share, now, silent_after) for share in shares], [share.watermark == smallest for share in shares]
+
+
+def _outside(piece: KeyInterval, keys: KeyInterval) -> list[KeyInterval]:
+    """What of ``piece`` is outside ``keys``, which it overlaps."""
+    rest = []
+    if piece.start < keys.start:
+        rest.append(KeyInterval(piece.start, keys.start))
+    if keys.end is not None and (piece.end is None or keys.end < piece.end):
+        rest.append(KeyInterval(keys.end, piece.end))
+    return rest
+
+
+def _view(share: Share[KeyInterval], now: int, silent_after: int) -> ShareView:
+    silence = None if share.reported_at is None else max(0, now - share.reported_at)
+    silent = silence is None or silence > silent_after
+    return ShareView(
+        share.member,
+        share.sequencer,
+        share.watermark,
+        share.input_watermark,
+        HoldKind.HOLD_KIND_SILENT if silent else share.hold,
+        share.subject,
+        share.idle,
+        silence,
+    )

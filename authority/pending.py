@@ -1,0 +1,167 @@
+"""Changes that wait for the next append: each append carries only what changed, and each change once (7.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from millwheel.authority.base import keys_row, process_row
+from millwheel.authority.journal import (
+    ROW_BYTES,
+    AcceptKeys,
+    AcceptProcess,
+    Change,
+    Entry,
+    Expect,
+    KeysRow,
+    ProcessRow,
+    Remove,
+)
+from millwheel.authority.shares import Acceptance, AnyShare, M, Share
+from millwheel.rpc.watermarks import Member
+
+__all__ = ["Pending", "Taken"]
+
+
+@dataclass(slots=True)
+class Taken:
+    """An entry; the tokens it answers with their values; the sequencers it accepts; the computations it removes."""
+
+    entry: Entry
+    answers: list[tuple[int, int]] = field(default_factory=list)
+    sequencers: list[tuple[str, Member, int]] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+
+
+class Pending:
+    """What the journal does not know yet.
+
+    Changes (acceptances, expected sets, removals) keep their order. Of a share that moved only the
+    newest value is journaled; one that was replaced since is dropped, its successor has its value.
+    """
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[int, str, AnyShare | Expect | Remove]] = []
+        self._moved: dict[str, dict[AnyShare, None]] = {}
+        self._raised: dict[str, None] = {}
+
+    @property
+    def urgent(self) -> bool:
+        """Whether somebody waits for an answer or a broadcast."""
+        return bool(self.changes or self._raised)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything waits."""
+        return bool(self.changes or self._raised or self._moved)
+
+    def accepted(self, token: int, computation: str, acceptance: Acceptance[M]) -> None:
+        """A sequencer was accepted; what it cut is journaled again with its newest value."""
+        share: AnyShare = acceptance.share
+        self._drop(computation, acceptance.replaced)
+        for rest in acceptance.remains:
+            self.moved(computation, rest)
+        self.changes.append((token, computation, share))
+
+    def change(self, token: int, change: Expect | Remove, computation: str, dropped: Iterable[AnyShare]) -> None:
+        """``change`` has made ``dropped`` void."""
+        self._drop(computation, dropped)
+        self.changes.append((token, computation, change))
+
+    def moved(self, computation: str, share: AnyShare) -> None:
+        """``share`` has a new value."""
+        self._moved.setdefault(computation, {})[share] = None
+
+    def raised(self, computation: str) -> None:
+        """``computation`` has a new value to broadcast."""
+        self._raised[computation] = None
+
+    def forget_value(self, computation: str) -> None:
+        """``computation`` has no value any more."""
+        self._raised.pop(computation, None)
+
+    def take(self, value_of: Callable[[str], int], size: int) -> Taken:
+        """Take about ``size`` bytes of what waits, changes first; ``value_of`` gives a computation's decided value.
+
+        While changes are left behind nothing else goes: a moved share may be the remains of a cut, and a
+        value that of a computation, that the journal does not know yet.
+        """
+        taken = Taken(Entry([], {}, {}, {}))
+        size -= self._take_changes(taken, value_of, size)
+        if not self.changes:
+            self._take_moved(taken.entry, size)
+            taken.entry.values = {name: value_of(name) for name in self._raised}
+            self._raised.clear()
+        return taken
+
+    def _take_changes(self, taken: Taken, value_of: Callable[[str], int], size: int) -> int:
+        """Move changes of ``size`` bytes, at least one, to ``taken``; the size of those moved."""
+        used = count = 0
+        for token, computation, subject in self.changes:
+            if used >= size:
+                break
+            count += 1
+            watermark = value_of(computation)
+            change: Change
+            if isinstance(subject, Share):
+                change = _accepted(computation, subject)
+                watermark = max(watermark, subject.watermark)
+                taken.sequencers.append((computation, subject.member, subject.sequencer))
+            else:
+                change = subject
+                if isinstance(subject, Remove):
+                    taken.removed.append(computation)
+            used += _size(change)
+            taken.entry.changes.append(change)
+            taken.answers.append((token, watermark))
+        del self.changes[:count]
+        return used
+
+    def _take_moved(self, entry: Entry, size: int) -> None:
+        """Move rows of about ``size`` bytes to ``entry``."""
+        for computation in list(self._moved):
+            if size <= 0:
+                return
+            shares = self._moved[computation]
+            keys: list[KeysRow] = []
+            processes: list[ProcessRow] = []
+            for share in shares:
+                if size <= 0:
+                    break
+                if isinstance(share.member, str):
+                    processes.append(process_row(share))
+                    size -= processes[-1].size()
+                else:
+                    keys.append(keys_row(share))
+                    size -= keys[-1].size()
+            if keys:
+                entry.keys[computation] = keys
+            if processes:
+                entry.processes[computation] = processes
+            if len(keys) + len(processes) == len(shares):
+                del self._moved[computation]
+            else:
+                self._moved[computation] = dict.fromkeys(list(shares)[len(keys) + len(processes) :])
+
+    def _drop(self, computation: str, shares: Iterable[AnyShare]) -> None:
+        waiting = self._moved.get(computation)
+        if waiting is None:
+            return
+        for share in shares:
+            waiting.pop(share, None)
+        if not waiting:
+            del self._moved[computation]
+
+
+def _accepted(computation: str, share: AnyShare) -> AcceptKeys | AcceptProcess:
+    if isinstance(share.member, str):
+        return AcceptProcess(computation, process_row(share))
+    return AcceptKeys(computation, keys_row(share))
+
+
+def _size(change: Change) -> int:
+    """About how many bytes ``change`` takes."""
+    if isinstance(change, AcceptKeys | AcceptProcess):
+        return change.row.size() + len(change.computation)
+    names: Sequence[str] = change.processes if isinstance(change, Expect) else ()
+    return ROW_BYTES + len(change.computation) + sum(len(name) + 8 for name in names)

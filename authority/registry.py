@@ -1,0 +1,110 @@
+"""All computations of one shard by name, and how journaled changes take effect on them (7.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from millwheel.authority.injected import InjectorComputation
+from millwheel.authority.journal import AcceptKeys, AcceptProcess, Change, Entry, Expect, Part, Remove
+from millwheel.authority.keyed import KeyedComputation
+from millwheel.authority.shares import Share
+from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.rpc.watermarks import is_injector
+
+__all__ = ["AnyComputation", "Registry"]
+
+AnyComputation = KeyedComputation | InjectorComputation
+
+
+class Registry:
+    """The computations, and the names of those removed.
+
+    Incarnation ids are never used twice, so a removed one is remembered: whoever still speaks for it is
+    a remnant. An injector's name is its stream's and may come back.
+    """
+
+    def __init__(self) -> None:
+        self._computations: dict[str, AnyComputation] = {}
+        self.removed: set[str] = set()
+
+    def __iter__(self) -> Iterator[AnyComputation]:
+        return iter(list(self._computations.values()))
+
+    def __len__(self) -> int:
+        return len(self._computations)
+
+    def get(self, name: str) -> AnyComputation | None:
+        """The computation, if anything was ever accepted for it."""
+        return self._computations.get(name)
+
+    def keyed(self, name: str) -> KeyedComputation:
+        """The computation, made if need be; its members are intervals."""
+        found = self._computations.get(name)
+        if found is None:
+            found = self._computations[name] = KeyedComputation(name)
+        assert isinstance(found, KeyedComputation)
+        return found
+
+    def injector(self, name: str) -> InjectorComputation:
+        """The injector, made if need be; its members are processes."""
+        found = self._computations.get(name)
+        if found is None:
+            found = self._computations[name] = InjectorComputation(name)
+        assert isinstance(found, InjectorComputation)
+        return found
+
+    def remove(self, name: str) -> None:
+        """Forget a computation; an incarnation for good."""
+        self._computations.pop(name, None)
+        if not is_injector(name):
+            self.removed.add(name)
+
+    def load(self, parts: Iterable[Part]) -> None:
+        """Take a whole base: its parts, in any order."""
+        pieces: dict[str, list[Part]] = {}
+        for part in parts:
+            self.removed.update(part.removed)
+            if part.computation:
+                pieces.setdefault(part.computation, []).append(part)
+        for name, found in pieces.items():
+            self._computations[name] = _injector(name, found) if is_injector(name) else _keyed(name, found)
+
+    def replay(self, entry: Entry) -> None:
+        """Take one journaled entry. Replaying an entry that the base knows already changes nothing for the worse."""
+        for change in entry.changes:
+            self._change(change)
+        for name, rows in entry.keys.items():
+            for row in rows:
+                self.keyed(name).restore(KeyInterval(row.start, row.end), row.sequencer, row.watermark)
+        for name, processes in entry.processes.items():
+            for process in processes:
+                self.injector(name).restore(process.process, process.sequencer, process.watermark, idle=process.idle)
+        for name, value in entry.values.items():
+            computation = self._computations[name]
+            computation.value = max(computation.value, value)
+
+    def _change(self, change: Change) -> None:
+        if isinstance(change, AcceptKeys):
+            keys = change.row
+            self.keyed(change.computation).put(Share(KeyInterval(keys.start, keys.end), keys.sequencer, keys.watermark))
+        elif isinstance(change, AcceptProcess):
+            row = change.row
+            self.injector(change.computation).put(Share(row.process, row.sequencer, row.watermark, idle=row.idle))
+        elif isinstance(change, Expect):
+            self.injector(change.computation).expect(change.processes)
+        else:
+            assert isinstance(change, Remove)
+            self.remove(change.computation)
+
+
+def _keyed(name: str, parts: list[Part]) -> KeyedComputation:
+    rows = [row for part in parts for row in part.keys]
+    shares = [Share(KeyInterval(row.start, row.end), row.sequencer, row.watermark) for row in rows]
+    return KeyedComputation(name, max((part.value for part in parts), default=MIN_TIMESTAMP), shares)
+
+
+def _injector(name: str, parts: list[Part]) -> InjectorComputation:
+    rows = [row for part in parts for row in part.processes]
+    shares = [Share(row.process, row.sequencer, row.watermark, idle=row.idle) for row in rows]
+    return InjectorComputation(name, max(part.value for part in parts), shares, parts[0].expected)

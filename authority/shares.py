@@ -1,0 +1,122 @@
+"""What the authority knows of one interval or injector process, and the verdicts on what is said of them (7.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.rpc.watermarks import Member, WatermarkReport
+
+__all__ = ["Acceptance", "AnyShare", "Computation", "Explanation", "M", "Refusal", "Share", "ShareView"]
+
+M = TypeVar("M", KeyInterval, str)
+
+
+class Share(Generic[M]):
+    """One member's part in a computation's minimum.
+
+    ``member`` and ``sequencer`` never change: a new owner is a new share. ``watermark`` and ``idle``
+    are journaled; the rest is what the last report said besides, for explain, and is gone after a
+    restart. ``reported_at`` None: no report since the sequencer was accepted (or the restart).
+    """
+
+    __slots__ = ("hold", "idle", "input_watermark", "member", "reported_at", "sequencer", "subject", "watermark")
+
+    def __init__(self, member: M, sequencer: int, watermark: int, *, idle: bool = False) -> None:
+        self.member: M = member
+        self.sequencer = sequencer
+        self.watermark = watermark
+        self.idle = idle
+        self.input_watermark: int = MIN_TIMESTAMP
+        self.hold: HoldKind.ValueType = HoldKind.HOLD_KIND_UNSPECIFIED
+        self.subject = ""
+        self.reported_at: int | None = None
+
+    def copy_for(self, member: M) -> Share[M]:
+        """The same knowledge of a part of the keys."""
+        made = Share(member, self.sequencer, self.watermark, idle=self.idle)
+        made.input_watermark, made.hold, made.subject = self.input_watermark, self.hold, self.subject
+        made.reported_at = self.reported_at
+        return made
+
+    def note(self, report: WatermarkReport, now: int) -> None:
+        """Keep what ``report``, which has just come, says besides the value."""
+        self.input_watermark = report.input_watermark
+        self.hold = report.hold
+        self.subject = report.subject
+        self.reported_at = now
+
+
+AnyShare = Share[KeyInterval] | Share[str]
+
+
+class Acceptance(NamedTuple, Generic[M]):
+    """A sequencer's share, the shares that it replaces, and what is left of those outside its keys."""
+
+    share: Share[M]
+    replaced: Sequence[Share[M]] = ()
+    remains: Sequence[Share[M]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A report that was not taken. ``superseded``: its owner is the owner no more; otherwise it was never accepted."""
+
+    report: WatermarkReport
+    superseded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShareView:
+    """One row of an explanation. ``silence``: microseconds since the last report, None if there was none."""
+
+    member: Member
+    sequencer: int
+    watermark: int
+    input_watermark: int
+    hold: HoldKind.ValueType
+    subject: str
+    idle: bool
+    silence: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a computation's watermark stands where it does (G8).
+
+    ``holding`` are rows that the value waits for, ``rows`` all of them, both cut at the limit that was
+    asked for; the counts are not cut.
+    """
+
+    computation: str
+    watermark: int
+    holding: Sequence[ShareView]
+    rows: Sequence[ShareView]
+    holding_count: int
+    row_count: int
+
+
+class Computation(Protocol):
+    """What the core asks of a computation, be it made of intervals or of injector processes.
+
+    ``value`` is decided, and not necessarily journaled; it never goes back (G7).
+    """
+
+    name: str
+    value: int
+
+    def smallest(self) -> int:
+        """What the members allow: the value may rise to it. MIN_TIMESTAMP where it may not rise at all."""
+
+    def report(self, report: WatermarkReport, now: int) -> AnyShare | Refusal | None:
+        """Take a report: the share if it changed what must be journaled, None if not, or why it is refused."""
+
+    def shares(self) -> Sequence[AnyShare]:
+        """All members' shares; a copy."""
+
+    def views(self, now: int, silent_after: int) -> tuple[list[ShareView], list[bool]]:
+        """All rows for an explanation, and of each whether the value waits for it."""

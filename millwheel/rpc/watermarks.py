@@ -1,0 +1,179 @@
+"""Watermark reports and broadcasts as owners, injectors and the authority hold them, and their wire form (7.2).
+
+Pure: nothing here opens a connection. Watermarks are microseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import common_pb2, watermark_pb2
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.sdk.errors import Problem
+
+__all__ = [
+    "INJECTOR_PREFIX",
+    "SEQUENCER_REFUSED",
+    "AcceptRefusedError",
+    "BroadcastUpdate",
+    "Member",
+    "WatermarkReport",
+    "injector_computation",
+    "interval_from_wire",
+    "interval_to_wire",
+    "is_injector",
+    "member_from_wire",
+    "report_from_wire",
+    "report_to_wire",
+    "sequencers_from_wire",
+    "sequencers_to_wire",
+]
+
+Member: TypeAlias = KeyInterval | str
+"""Whose value: an interval of a computation, or a process of a stream's injector."""
+
+INJECTOR_PREFIX: Final = "injector/"
+"""How the names of injectors begin; their members are processes, everyone else's are key intervals."""
+
+SEQUENCER_REFUSED: Final = "SEQUENCER_REFUSED"
+"""The reason constant of an :class:`AcceptRefusedError`."""
+
+
+class AcceptRefusedError(RequestError):
+    """The authority does not accept a sequencer: the asker does not own these keys, or this process name, any more."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            FailureCode.FAILED_PRECONDITION,
+            message,
+            "stop work on it; the process that holds the larger sequencer goes on",
+            reason=SEQUENCER_REFUSED,
+        )
+
+
+class WatermarkReport(msgspec.Struct):
+    """What an owner says of its interval, or an injector process of itself (7.2).
+
+    ``watermark`` is its output watermark, ``input_watermark`` what it consumes, ``hold`` with
+    ``subject`` what the output is held by, ``idle`` that an injector process has nothing to send.
+    """
+
+    computation: str
+    member: Member
+    sequencer: int
+    watermark: int
+    input_watermark: int = MIN_TIMESTAMP
+    hold: HoldKind.ValueType = HoldKind.HOLD_KIND_UNSPECIFIED
+    subject: str = ""
+    idle: bool = False
+
+
+class BroadcastUpdate(NamedTuple):
+    """A computation's broadcast value, and the sequencers behind it that are new to the listener."""
+
+    watermark: int
+    sequencers: tuple[tuple[Member, int], ...] = ()
+
+
+def injector_computation(stream: str) -> str:
+    """The name under which a stream's injector has its watermark."""
+    return INJECTOR_PREFIX + stream
+
+
+def is_injector(computation: str) -> bool:
+    """Whether ``computation`` names a stream's injector."""
+    return computation.startswith(INJECTOR_PREFIX)
+
+
+def interval_to_wire(keys: KeyInterval) -> common_pb2.KeyInterval:
+    """``keys`` as a message; no end is an absent field."""
+    return common_pb2.KeyInterval(start=keys.start, end=keys.end)
+
+
+def interval_from_wire(message: common_pb2.KeyInterval) -> KeyInterval:
+    """The interval of a message; ValueError if it is empty."""
+    return KeyInterval(message.start, message.end if message.HasField("end") else None)
+
+
+def member_from_wire(
+    message: watermark_pb2.IntervalWatermark | watermark_pb2.AcceptSequencerRequest, where: str = ""
+) -> Member:
+    """Whose value a message speaks of; RequestError (INVALID_ARGUMENT) names a field that is wrong, below ``where``."""
+    computation = message.computation
+    if not computation or computation == INJECTOR_PREFIX:
+        raise _invalid(f"{where}computation", 'is empty: name an incarnation, or "injector/{stream}"')
+    if message.sequencer == 0:
+        raise _invalid(f"{where}sequencer", "is 0: use the one that the assignment drew, 1 or larger")
+    if is_injector(computation):
+        if not message.process:
+            raise _invalid(f"{where}process", f"is empty, but {computation!r} is an injector: name the process")
+        if message.HasField("keys"):
+            raise _invalid(f"{where}keys", f"is set, but {computation!r} is an injector: it has processes, no keys")
+        return message.process
+    if message.process:
+        raise _invalid(f"{where}process", f"is set, but {computation!r} is no injector: give its keys instead")
+    if not message.HasField("keys"):
+        raise _invalid(f"{where}keys", f"is missing: say which interval of {computation!r} is meant")
+    try:
+        return interval_from_wire(message.keys)
+    except ValueError as error:
+        raise _invalid(f"{where}keys", str(error)) from error
+
+
+def report_to_wire(report: WatermarkReport) -> watermark_pb2.IntervalWatermark:
+    """``report`` as a message."""
+    member = report.member
+    is_process = isinstance(member, str)
+    return watermark_pb2.IntervalWatermark(
+        computation=report.computation,
+        keys=None if isinstance(member, str) else interval_to_wire(member),
+        process=member if is_process else "",  # type: ignore[arg-type]
+        sequencer=report.sequencer,
+        watermark_us=report.watermark,
+        hold=watermark_pb2.WatermarkHold(kind=report.hold, subject=report.subject),
+        input_watermark_us=report.input_watermark,
+        idle=report.idle,
+    )
+
+
+def report_from_wire(message: watermark_pb2.IntervalWatermark, where: str = "") -> WatermarkReport:
+    """The report of a message; RequestError (INVALID_ARGUMENT) names a field that is wrong, below ``where``."""
+    member = member_from_wire(message, where)
+    hold = message.hold
+    return WatermarkReport(
+        message.computation,
+        member,
+        message.sequencer,
+        message.watermark_us,
+        message.input_watermark_us,
+        hold.kind,
+        hold.subject,
+        message.idle,
+    )
+
+
+def sequencers_to_wire(sequencers: Iterable[tuple[Member, int]]) -> list[watermark_pb2.IntervalSequencer]:
+    """Members with their sequencers as messages."""
+    return [
+        watermark_pb2.IntervalSequencer(process=member, sequencer=sequencer)
+        if isinstance(member, str)
+        else watermark_pb2.IntervalSequencer(keys=interval_to_wire(member), sequencer=sequencer)
+        for member, sequencer in sequencers
+    ]
+
+
+def sequencers_from_wire(messages: Iterable[watermark_pb2.IntervalSequencer]) -> tuple[tuple[Member, int], ...]:
+    """The members and sequencers of messages."""
+    return tuple((message.process or interval_from_wire(message.keys), message.sequencer) for message in messages)
+
+
+def _invalid(where: str, why: str) -> RequestError:
+    return RequestError(
+        FailureCode.INVALID_ARGUMENT, f"{where} {why}", reason="INVALID_FIELD", problems=[Problem(where, why)]
+    )

@@ -1,0 +1,172 @@
+"""An injector's watermark over its processes (G7, G8; section 5.2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.rpc.watermarks import AcceptRefusedError
+from tests.authority.shard import INJECTOR, Shard
+
+
+def announced(*names: str, expected: tuple[str, ...] = ()) -> Shard:
+    shard = Shard()
+    if expected:
+        shard.expect(*expected)
+    for sequencer, name in enumerate(names, start=1):
+        shard.accept(name, sequencer, INJECTOR)
+    return shard
+
+
+def holding(shard: Shard) -> list[tuple[str, int]]:
+    told = shard.core.explain(INJECTOR, shard.time)
+    assert told is not None
+    return [(str(row.member), row.hold) for row in told.holding]
+
+
+def test_g7_without_processes_nothing_is_known_5_2() -> None:
+    shard = Shard()
+    shard.expect()
+    assert shard.known(INJECTOR) == MIN_TIMESTAMP
+
+
+def test_g7_without_an_expected_set_every_announced_process_counts_5_2() -> None:
+    shard = announced("a", "b")
+    assert shard.inject("a", 1, 50) == MIN_TIMESTAMP
+    assert shard.inject("b", 2, 40) == 40
+    shard.accept("c", 3, INJECTOR)
+    assert shard.inject("a", 1, 60) == 40
+    assert shard.inject("b", 2, 60) == 40, "the newcomer has said nothing yet"
+    assert shard.inject("c", 3, 10) == 40, "and what it brings from behind is late"
+    assert shard.inject("c", 3, 70) == 60
+
+
+def test_g7_an_expected_process_that_is_missing_holds_the_value_and_is_named_5_2() -> None:
+    shard = announced("a", expected=("a", "b"))
+    assert shard.inject("a", 1, 50) == MIN_TIMESTAMP
+    assert holding(shard) == [("b", HoldKind.HOLD_KIND_INJECTOR)]
+    shard.accept("b", 2, INJECTOR)
+    assert shard.known(INJECTOR) == MIN_TIMESTAMP
+    assert shard.inject("b", 2, 20) == 20
+
+
+def test_g7_a_crashed_process_keeps_its_last_value_and_is_named_when_silent_5_2() -> None:
+    shard = announced("a", "b", expected=("a", "b"))
+    shard.inject("a", 1, 50)
+    shard.inject("b", 2, 20)
+    shard.time = 40_000_000
+    assert shard.inject("a", 1, 90) == 20
+    assert holding(shard) == [("b", HoldKind.HOLD_KIND_INJECTOR)]
+    assert shard.accept("b", 9, INJECTOR) == 20
+    assert shard.say("b", 2, 1_000, INJECTOR)[0].superseded
+    assert shard.inject("b", 9, 30) == 30
+
+
+def test_g4_an_unexpected_process_is_refused_by_name_5_2() -> None:
+    shard = announced(expected=("a", "b"))
+    with pytest.raises(AcceptRefusedError, match="expects no process 'c', only: a, b"):
+        shard.core.accept_sequencer(1, INJECTOR, "c", 1)
+    assert shard.say("c", 1, 5, INJECTOR)[0].superseded
+
+
+def test_g4_an_older_process_of_the_same_name_is_refused_6_2() -> None:
+    shard = announced("a")
+    shard.accept("a", 5, INJECTOR)
+    with pytest.raises(AcceptRefusedError, match="it holds sequencer 5"):
+        shard.core.accept_sequencer(1, INJECTOR, "a", 4)
+    assert shard.say("a", 1, 99, INJECTOR)[0].superseded
+    assert not shard.say("a", 6, 99, INJECTOR)[0].superseded
+    assert shard.accept("a", 5, INJECTOR) == MIN_TIMESTAMP
+
+
+def test_g8_an_idle_process_leaves_the_minimum_5_2() -> None:
+    shard = announced("a", "b", expected=("a", "b"))
+    shard.inject("a", 1, 10)
+    shard.inject("b", 2, 500)
+    assert shard.inject("a", 1, 10, idle=True) == 500
+
+
+def test_g7_if_all_are_idle_the_value_stays_5_2() -> None:
+    shard = announced("a", "b")
+    shard.inject("a", 1, 10)
+    shard.inject("b", 2, 20)
+    shard.inject("a", 1, 800, idle=True)
+    assert shard.inject("b", 2, 900, idle=True) == 20
+    assert {name for name, _ in holding(shard)} == {"a", "b"}
+
+
+def test_g7_a_process_active_again_with_older_data_does_not_lower_the_value_5_2() -> None:
+    shard = announced("a", "b")
+    shard.inject("a", 1, 10)
+    shard.inject("b", 2, 500)
+    shard.inject("a", 1, 10, idle=True)
+    assert shard.inject("a", 1, 10) == 500
+    assert shard.inject("b", 2, 900) == 500, "it takes part again"
+    assert shard.inject("a", 1, 600) == 600
+
+
+def test_a_finished_process_is_plus_infinity_and_that_is_final_5_2() -> None:
+    shard = announced("a", "b", expected=("a", "b"))
+    shard.inject("b", 2, 40)
+    assert shard.inject("a", 1, MAX_TIMESTAMP) == 40
+    assert shard.inject("a", 1, 5) == 40
+    assert shard.accept("a", 3, INJECTOR) == MAX_TIMESTAMP
+    assert shard.inject("a", 3, 5, idle=True) == 40
+    assert shard.inject("b", 2, MAX_TIMESTAMP) == MAX_TIMESTAMP
+    assert holding(shard) == []
+
+
+def test_g7_finished_and_idle_processes_together_leave_the_value_where_it_is_5_2() -> None:
+    shard = announced("a", "b")
+    shard.inject("a", 1, 10)
+    shard.inject("b", 2, 20)
+    shard.inject("a", 1, MAX_TIMESTAMP)
+    assert shard.known(INJECTOR) == 20
+    assert shard.inject("b", 2, 30, idle=True) == 20
+    assert [name for name, _ in holding(shard)] == ["b"]
+
+
+def test_g8_taking_a_process_out_of_the_expected_set_lets_go_of_the_value_5_2() -> None:
+    shard = announced("a", "b", expected=("a", "b"))
+    shard.inject("a", 1, 100)
+    shard.inject("b", 2, 7)
+    shard.expect("a")
+    assert shard.known(INJECTOR) == 100
+    assert shard.say("b", 2, 200, INJECTOR)[0].superseded
+    shard.restart()
+    assert shard.core.sequencers(INJECTOR) == [("a", 1)]
+
+
+def test_g7_a_larger_expected_set_holds_the_value_from_then_on() -> None:
+    shard = announced("a", expected=("a",))
+    assert shard.inject("a", 1, 10) == 10
+    shard.expect("a", "b")
+    assert shard.inject("a", 1, 20) == 10
+    shard.restart()
+    assert shard.inject("a", 1, 30) == 10
+    assert shard.accept("b", 2, INJECTOR) == 10
+    assert shard.inject("b", 2, 25) == 25
+
+
+def test_g7_idleness_and_finishing_survive_a_restart() -> None:
+    shard = announced("a", "b", "c")
+    shard.inject("c", 3, MAX_TIMESTAMP)
+    shard.inject("a", 1, 10, idle=True)
+    shard.inject("b", 2, 50)
+    shard.restart()
+    assert shard.known(INJECTOR) == 50
+    assert shard.inject("b", 2, 60) == 60
+    assert shard.inject("a", 1, 5) == 60
+    assert shard.inject("b", 2, 70) == 60
+
+
+def test_an_injector_that_was_removed_may_come_back_under_its_streams_name() -> None:
+    shard = announced("a")
+    shard.inject("a", 1, 10)
+    shard.remove(INJECTOR)
+    assert not shard.say("a", 1, 11, INJECTOR)[0].superseded
+    assert shard.accept("a", 2, INJECTOR) == MIN_TIMESTAMP
+    assert shard.inject("a", 2, 5) == 5
+    shard.restart()
+    assert shard.known(INJECTOR) == 5

@@ -1,0 +1,267 @@
+"""A computation's watermark over its key intervals (G4, G7, G8; sections 4.5, 6.2, 7.2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.rpc.watermarks import AcceptRefusedError
+from tests.authority.shard import COMPUTATION, Shard, cut
+
+LEFT, RIGHT = cut(b"m")
+
+
+def test_g7_unknown_computation_is_minus_infinity_7_2() -> None:
+    shard = Shard()
+    assert shard.core.broadcast("nobody.1") == MIN_TIMESTAMP
+    assert shard.core.explain("nobody.1", 0) is None
+    assert shard.core.sequencers("nobody.1") == []
+
+
+def test_g7_a_missing_interval_holds_the_value_at_minus_infinity_7_2() -> None:
+    shard = Shard()
+    shard.accept(LEFT, 1)
+    assert shard.report(LEFT, 1, 100) == MIN_TIMESTAMP
+    shard.accept(RIGHT, 2)
+    assert shard.known() == MIN_TIMESTAMP
+    assert shard.report(RIGHT, 2, 70) == 70
+
+
+def test_g7_the_value_is_the_minimum_over_all_intervals_7_2() -> None:
+    shard = Shard()
+    for keys, sequencer in shard.own_all(cut(b"c", b"m", b"t")):
+        shard.report(keys, sequencer, 100 + sequencer)
+    assert shard.known() == 101
+    assert shard.report(cut(b"c")[0], 1, MAX_TIMESTAMP) == 102
+
+
+def test_g4_a_report_before_acceptance_counts_for_nothing_6_2() -> None:
+    shard = Shard()
+    shard.own_all()
+    (refusal,) = shard.say(ALL_KEYS, 2, 500)
+    assert not refusal.superseded
+    (refusal,) = shard.say(ALL_KEYS, 2, 500, "stranger.3")
+    assert not refusal.superseded
+    (refusal,) = shard.say(LEFT, 1, 500)
+    assert not refusal.superseded, "the sequencer was accepted for other keys"
+    shard.flush()
+    assert shard.known() == MIN_TIMESTAMP
+
+
+def test_g4_a_zombies_report_is_refused_once_its_successor_is_accepted_6_2() -> None:
+    shard = Shard()
+    shard.own_all()
+    shard.report(ALL_KEYS, 1, 10)
+    assert shard.accept(ALL_KEYS, 2) == 10
+    (refusal,) = shard.say(ALL_KEYS, 1, 1_000)
+    assert refusal.superseded
+    shard.flush()
+    assert shard.known() == 10
+    assert shard.report(ALL_KEYS, 2, 20) == 20
+
+
+def test_g4_a_zombie_is_refused_before_its_successors_acceptance_is_even_journaled() -> None:
+    shard = Shard()
+    shard.own_all()
+    shard.report(ALL_KEYS, 1, 10)
+    token = shard.begin_accept(ALL_KEYS, 2)
+    assert shard.say(ALL_KEYS, 1, 1_000)[0].superseded
+    assert token not in shard.answers
+    shard.flush()
+    assert shard.answers[token] == 10
+
+
+def test_g4_acceptance_is_answered_only_when_journaled_7_2() -> None:
+    shard = Shard()
+    token = shard.begin_accept(ALL_KEYS, 1)
+    assert shard.core.urgent
+    shard.append()
+    assert token not in shard.answers
+    shard.restart()
+    assert shard.report(ALL_KEYS, 1, 5) == 5, "what was journaled holds after a restart"
+
+
+def test_g4_an_acceptance_that_overlaps_a_larger_sequencer_is_refused() -> None:
+    shard = Shard()
+    shard.accept(RIGHT, 7)
+    for keys, sequencer in ((ALL_KEYS, 6), (KeyInterval(b"l", b"n"), 6), (RIGHT, 6), (ALL_KEYS, 7)):
+        with pytest.raises(AcceptRefusedError, match="sequencer 7 holds"):
+            shard.core.accept_sequencer(99, COMPUTATION, keys, sequencer)
+    assert shard.core.sequencers(COMPUTATION) == [(RIGHT, 7)]
+
+
+def test_g4_accepting_the_same_again_is_answered_and_changes_nothing() -> None:
+    shard = Shard()
+    shard.own_all()
+    shard.report(ALL_KEYS, 1, 33)
+    assert shard.accept(ALL_KEYS, 1) == 33
+    assert shard.report(ALL_KEYS, 1, 34) == 34
+    shard.restart()
+    assert shard.report(ALL_KEYS, 1, 35) == 35
+
+
+def test_g7_children_of_a_split_inherit_their_parents_value_7_2() -> None:
+    shard = Shard()
+    shard.own_all()
+    shard.report(ALL_KEYS, 1, 50)
+    assert shard.accept(LEFT, 2) == 50
+    assert shard.say(ALL_KEYS, 1, 1_000)[0].superseded, "the parent has lost some of its keys"
+    assert shard.accept(RIGHT, 3) == 50
+    assert shard.report(LEFT, 2, 90) == 50
+    assert shard.report(RIGHT, 3, 80) == 80
+
+
+def test_g7_the_rest_of_a_cut_interval_keeps_its_last_value_until_it_has_an_owner_7_2() -> None:
+    shard = Shard()
+    shard.own_all()
+    shard.report(ALL_KEYS, 1, 50)
+    shard.accept(KeyInterval(b"g", b"p"), 2)
+    assert shard.report(KeyInterval(b"g", b"p"), 2, 99) == 50
+    shard.accept(KeyInterval(b"", b"g"), 3)
+    shard.report(KeyInterval(b"", b"g"), 3, 99)
+    assert shard.known() == 50
+    shard.accept(KeyInterval(b"p"), 4)
+    assert shard.report(KeyInterval(b"p"), 4, 70) == 70
+
+
+def test_g7_a_merged_interval_starts_from_the_smaller_value_7_2() -> None:
+    shard = Shard()
+    shard.own_all([LEFT, RIGHT])
+    shard.report(LEFT, 1, 10)
+    shard.report(RIGHT, 2, 90)
+    assert shard.accept(ALL_KEYS, 3) == 10
+    assert shard.report(ALL_KEYS, 3, 60) == 60
+
+
+def test_g7_a_lower_report_never_lowers_what_was_broadcast_4_5() -> None:
+    shard = Shard()
+    shard.own_all([LEFT, RIGHT])
+    shard.report(LEFT, 1, 100)
+    shard.report(RIGHT, 2, 200)
+    assert shard.report(LEFT, 1, 40) == 100
+    assert shard.report(RIGHT, 2, 40) == 100
+    assert shard.report(LEFT, 1, 150) == 100, "the right interval's lower report stands, but for what was broadcast"
+    assert shard.report(RIGHT, 2, 140) == 140
+
+
+def test_g7_a_lower_report_counts_where_nothing_larger_was_broadcast() -> None:
+    shard = Shard()
+    shard.own_all([LEFT, RIGHT])
+    shard.report(LEFT, 1, 100)
+    shard.report(LEFT, 1, 60)
+    assert shard.report(RIGHT, 2, 500) == 60
+
+
+def test_g7_a_new_owner_that_knows_less_does_not_lower_the_value() -> None:
+    shard = Shard()
+    shard.own_all()
+    shard.report(ALL_KEYS, 1, 100)
+    shard.accept(ALL_KEYS, 2)
+    assert shard.report(ALL_KEYS, 2, MIN_TIMESTAMP) == 100
+    assert shard.report(ALL_KEYS, 2, 101) == 101
+
+
+def test_g7_a_value_is_broadcast_only_when_journaled_7_2() -> None:
+    shard = Shard()
+    shard.own_all()
+    shard.say(ALL_KEYS, 1, 100)
+    assert shard.core.broadcast(COMPUTATION) == MIN_TIMESTAMP
+    shard.append()
+    assert shard.core.broadcast(COMPUTATION) == MIN_TIMESTAMP
+    assert shard.core.next_append() is None, "one append is in flight at a time"
+    shard.say(ALL_KEYS, 1, 120)
+    effects = shard.core.appended()
+    assert effects.values == {COMPUTATION: 100}, "what came during the append is not in it"
+    shard.perform(effects)
+    shard.flush()
+    assert shard.known() == 120
+
+
+def test_g8_a_report_that_moves_nothing_is_not_urgent_and_not_lost() -> None:
+    shard = Shard()
+    shard.own_all([LEFT, RIGHT])
+    shard.report(LEFT, 1, 10)
+    shard.report(RIGHT, 2, 20)
+    shard.say(RIGHT, 2, 30)
+    assert (shard.core.urgent, shard.core.dirty) == (False, True)
+    shard.flush()
+    shard.restart()
+    assert shard.report(LEFT, 1, 100) == 30
+
+
+def test_an_append_carries_only_what_changed_7_2() -> None:
+    shard = Shard()
+    shard.own_all(cut(*(b"%03d" % n for n in range(1, 200))))
+    for keys, sequencer in shard.core.sequencers(COMPUTATION):
+        shard.say(keys, sequencer, 10)
+    shard.flush()
+    shard.say(KeyInterval(b"050", b"051"), 51, 20)
+    append = shard.core.next_append()
+    assert append is not None
+    assert len(append.entry) < 100
+    shard.core.appended()
+    shard.say(KeyInterval(b"050", b"051"), 51, 20)
+    assert shard.core.next_append() is None, "nothing changed"
+
+
+def test_g8_explain_names_the_interval_and_what_holds_it() -> None:
+    shard = Shard()
+    shard.own_all([LEFT, RIGHT])
+    shard.report(LEFT, 1, 10, input_watermark=99, hold=HoldKind.HOLD_KIND_TIMER, subject="britney")
+    shard.time = 3_000_000
+    shard.report(RIGHT, 2, 20, hold=HoldKind.HOLD_KIND_INPUT, subject="queries")
+    told = shard.core.explain(COMPUTATION, 5_000_000)
+    assert told is not None
+    assert (told.watermark, told.holding_count, told.row_count) == (10, 1, 2)
+    (row,) = told.holding
+    assert (row.member, row.sequencer, row.watermark, row.input_watermark) == (LEFT, 1, 10, 99)
+    assert (row.hold, row.subject, row.silence) == (HoldKind.HOLD_KIND_TIMER, "britney", 5_000_000)
+    assert [other.subject for other in told.rows] == ["britney", "queries"]
+
+
+def test_g8_explain_calls_silent_who_has_not_reported_and_says_for_how_long() -> None:
+    shard = Shard()
+    shard.own_all([LEFT])
+    shard.report(LEFT, 1, 10, hold=HoldKind.HOLD_KIND_RECORD, subject="k")
+    told = shard.core.explain(COMPUTATION, 0)
+    assert told is not None
+    assert [(row.member, row.sequencer, row.hold, row.silence) for row in told.holding] == [
+        (RIGHT, 0, HoldKind.HOLD_KIND_SILENT, None)
+    ], "keys that nobody ever owned"
+    shard.accept(RIGHT, 2)
+    shard.report(RIGHT, 2, 500)
+    told = shard.core.explain(COMPUTATION, 31_000_000)
+    assert told is not None
+    assert [(row.hold, row.subject, row.silence) for row in told.holding] == [
+        (HoldKind.HOLD_KIND_SILENT, "k", 31_000_000)
+    ]
+    shard.accept(LEFT, 3)
+    told = shard.core.explain(COMPUTATION, 1_000_000)
+    assert told is not None
+    assert (told.holding[0].hold, told.holding[0].silence) == (HoldKind.HOLD_KIND_SILENT, None), "a fresh owner"
+
+
+def test_explain_is_cut_at_its_limit_and_says_so() -> None:
+    shard = Shard()
+    shard.own_all(cut(b"a", b"b", b"c"))
+    told = shard.core.explain(COMPUTATION, 0, limit=2)
+    assert told is not None
+    assert (len(told.rows), len(told.holding), told.row_count, told.holding_count) == (2, 2, 4, 4)
+
+
+def test_a_removed_computation_is_forgotten_and_its_remnants_are_refused() -> None:
+    shard = Shard()
+    shard.own_all()
+    shard.report(ALL_KEYS, 1, 10)
+    shard.say(ALL_KEYS, 1, 20)
+    shard.remove(COMPUTATION)
+    assert shard.core.computations() == {}
+    for _ in range(2):
+        assert shard.core.broadcast(COMPUTATION) == MIN_TIMESTAMP
+        assert shard.say(ALL_KEYS, 1, 30)[0].superseded
+        with pytest.raises(AcceptRefusedError, match="was removed"):
+            shard.core.accept_sequencer(9, COMPUTATION, ALL_KEYS, 2)
+        shard.restart()
+    shard.remove("never-there.1")

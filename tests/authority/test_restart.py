@@ -1,0 +1,219 @@
+"""The authority's journal: restarts, base parts, deposed shards (G3, G7; section 7.2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.authority.base import Snapshot
+from millwheel.authority.core import AuthorityCore, CoreSettings
+from millwheel.authority.journal import Entry, Part, decode_entry, decode_part, encode
+from millwheel.core.keys import ALL_KEYS
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.store.contract import CorruptValueError, SequencerRefusedError
+from tests.authority.shard import COMPUTATION, INJECTOR, JOURNAL, Shard, cut, now
+
+LEFT, RIGHT = cut(b"m")
+SMALL = CoreSettings(entry_bytes=200, part_bytes=150, snapshot_bytes=1_000)
+
+
+def state(core: AuthorityCore) -> object:
+    """All that is journaled of a core."""
+    return {
+        computation.name: (
+            computation.value,
+            [(share.member, share.sequencer, share.watermark, share.idle) for share in computation.shares()],
+        )
+        for computation in core._registry
+    }
+
+
+def test_g7_a_restart_broadcasts_the_same_values_7_2() -> None:
+    shard = Shard()
+    shard.own_all([LEFT, RIGHT])
+    shard.report(LEFT, 1, 10)
+    shard.report(RIGHT, 2, 20)
+    shard.accept("a", 3, INJECTOR)
+    shard.inject("a", 3, 30)
+    before = state(shard.core)
+    core = shard.restart()
+    assert core.computations() == {COMPUTATION: 10, INJECTOR: 30}
+    assert state(core) == before
+    assert shard.report(LEFT, 1, 40) == 20, "owners go on with what they hold"
+
+
+def test_g7_what_was_journaled_but_not_broadcast_is_broadcast_by_the_successor() -> None:
+    shard = Shard()
+    shard.own_all()
+    shard.say(ALL_KEYS, 1, 100)
+    shard.append()
+    assert shard.known() == MIN_TIMESTAMP
+    shard.restart()
+    assert shard.known() == 100
+
+
+def test_g7_what_was_not_journaled_is_as_if_never_said() -> None:
+    shard = Shard()
+    shard.own_all()
+    shard.report(ALL_KEYS, 1, 10)
+    shard.say(ALL_KEYS, 1, 100)
+    shard.restart()
+    assert shard.known() == 10
+    assert shard.report(ALL_KEYS, 1, 100) == 100
+
+
+def test_g3_a_deposed_shard_cannot_append_and_so_never_broadcasts_7_2() -> None:
+    shard = Shard()
+    shard.own_all()
+    shard.report(ALL_KEYS, 1, 10)
+    zombie = shard.core
+    successor = shard.restart()
+    shard.core = zombie
+    shard.say(ALL_KEYS, 1, 1_000)
+    with pytest.raises(SequencerRefusedError):
+        shard.append()
+    assert shard.known() == 10
+    shard.core = successor
+    assert shard.report(ALL_KEYS, 1, 11) == 11
+
+
+def test_the_remains_of_a_cut_keep_their_last_value_through_a_restart() -> None:
+    shard = Shard()
+    shard.own_all()
+    shard.report(ALL_KEYS, 1, 10)
+    shard.accept(LEFT, 2)
+    shard.report(LEFT, 2, 90)
+    shard.restart()
+    assert shard.known() == 10
+    assert shard.core.sequencers(COMPUTATION) == [(LEFT, 2), (RIGHT, 1)]
+    shard.accept(RIGHT, 3)
+    assert shard.report(RIGHT, 3, 50) == 50
+
+
+def test_a_value_said_just_before_a_cut_is_journaled_for_the_remains() -> None:
+    shard = Shard()
+    shard.own_all([LEFT, RIGHT])
+    shard.report(LEFT, 1, 5)
+    shard.say(RIGHT, 2, 80)
+    shard.begin_accept(cut(b"p", b"t")[1], 3)
+    shard.flush()
+    before = state(shard.core)
+    assert state(shard.restart()) == before
+
+
+def test_the_journal_stays_short_and_restarts_read_the_base_7_2() -> None:
+    shard = Shard(SMALL)
+    shard.own_all(cut(*(b"key-%02d" % n for n in range(20))))
+    shard.accept("a", 100, INJECTOR)
+    shard.accept("b", 101, INJECTOR)
+    for value in range(200):
+        for keys, sequencer in shard.core.sequencers(COMPUTATION):
+            shard.say(keys, sequencer, value)
+        shard.say("a", 100, value, INJECTOR)
+        shard.flush()
+    shard.say("a", 100, 1_000, INJECTOR, idle=True)
+    shard.flush()
+    assert shard.snapshots > 3
+    head = now(shard.store.read_head(JOURNAL))
+    assert head.commit - head.floor < 40, f"{head.commit - head.floor} entries of {head.commit}"
+    assert set(now(shard.store.list_parts(JOURNAL))) >= set(head.parts)
+    assert len(now(shard.store.list_parts(JOURNAL))) <= 2 * len(head.parts), "old parts go"
+    before = state(shard.core)
+    assert state(shard.restart()) == before
+    assert shard.known() == 199
+
+
+def test_a_base_holds_expected_sets_removed_computations_and_values_of_long_ago() -> None:
+    shard = Shard(SMALL)
+    shard.expect("a", "b")
+    shard.own_all([ALL_KEYS])
+    shard.report(ALL_KEYS, 1, 10)
+    shard.accept(ALL_KEYS, 2, "gone.4")
+    shard.remove("gone.4")
+    shard.accept(ALL_KEYS, 5, "busy.5")
+    for value in range(100):
+        shard.report(ALL_KEYS, 5, value, "busy.5")
+    head = now(shard.store.read_head(JOURNAL))
+    assert head.floor > 6, "the entries above are gone"
+    shard.restart()
+    assert shard.core.computations() == {COMPUTATION: 10, "busy.5": 99, INJECTOR: MIN_TIMESTAMP}
+    assert shard.say(ALL_KEYS, 2, 1, "gone.4")[0].superseded
+    shard.accept("a", 1, INJECTOR)
+    assert shard.inject("a", 1, 5) == MIN_TIMESTAMP, "b is still expected"
+
+
+def until_snapshot(shard: Shard, intervals: int) -> tuple[Snapshot, int]:
+    """Let all of ``intervals`` intervals report until the shard wants a base written; the value they reached."""
+    for sequencer, keys in enumerate(cut(*(b"%02d" % n for n in range(intervals - 1))), start=1):
+        shard.begin_accept(keys, sequencer)
+    value = 0
+    while True:
+        value += 1
+        for member, sequencer in shard.core.sequencers(COMPUTATION):
+            shard.say(member, sequencer, value)
+        while shard.append():
+            effects = shard.core.appended()
+            snapshot, effects.snapshot = effects.snapshot, None
+            shard.perform(effects)
+            if snapshot is not None:
+                return snapshot, value
+
+
+def test_a_base_whose_parts_no_append_has_named_is_not_read() -> None:
+    shard = Shard(SMALL)
+    snapshot, value = until_snapshot(shard, 8)
+    for part, blob in snapshot.parts():
+        now(shard.store.write_part(JOURNAL, part, blob))
+    shard.flush()
+    head = now(shard.store.read_head(JOURNAL))
+    assert (head.parts, head.floor) == ((), 0)
+    before = state(shard.core)
+    assert state(shard.restart()) == before
+    assert shard.known() == value
+
+
+def test_g7_a_base_written_while_owners_move_and_report_loses_nothing() -> None:
+    shard = Shard(SMALL)
+    snapshot, value = until_snapshot(shard, 16)
+    parts = 0
+    for parts, (part, blob) in enumerate(snapshot.parts(), start=1):
+        now(shard.store.write_part(JOURNAL, part, blob))
+        shard.accept(cut(b"%02d" % parts, b"%02d5" % parts)[1], 100 + parts)
+        for keys, sequencer in shard.core.sequencers(COMPUTATION):
+            shard.say(keys, sequencer, value + parts)
+        shard.flush()
+    assert parts > 3
+    shard.core.snapshot_written(snapshot)
+    shard.flush()
+    assert now(shard.store.read_head(JOURNAL)).floor == snapshot.commit
+    before = state(shard.core)
+    assert state(shard.restart()) == before
+
+
+def test_an_entry_of_a_bounded_size_leaves_the_rest_to_the_next() -> None:
+    shard = Shard(SMALL)
+    for n, keys in enumerate(cut(*(b"key-%02d" % n for n in range(30))), start=1):
+        shard.begin_accept(keys, n)
+        shard.say(keys, n, 7)
+    sizes = []
+    while append := shard.core.next_append():
+        sizes.append(len(append.entry))
+        now(shard.store.append(JOURNAL, append))
+        shard.perform(shard.core.appended())
+    assert len(sizes) > 10
+    assert max(sizes) < 400
+    assert shard.known() == 7
+    shard.restart()
+
+
+@pytest.mark.parametrize("blob", [b"", b"\x07\x94\x90\x80\x80\x80", b"\x01\x94\x90", b"\x01\xc3"])
+def test_a_damaged_or_foreign_entry_is_named_and_never_skipped(blob: bytes) -> None:
+    with pytest.raises(CorruptValueError, match=r"authority\.0: entry 5"):
+        decode_entry(blob, "authority.0: entry 5")
+
+
+def test_blobs_carry_their_format_and_come_back_equal() -> None:
+    entry = Entry([], {}, {}, {"a.1": -5})
+    part = Part("a.1", 7, [], [], [])
+    assert decode_entry(encode(entry), "here") == entry
+    assert decode_part(encode(part), "here") == part
+    assert encode(entry)[0] == encode(part)[0] == 1
