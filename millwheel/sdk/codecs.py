@@ -42,7 +42,7 @@ class ValueFormat(Enum):
     CUSTOM = topology_pb2.VALUE_FORMAT_CUSTOM
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, so that Codec[T](...) works: Python 3.11 sets __orig_class__ on the instance
 class Codec(Generic[T]):
     """A way of your own to encode the values of a stream, or the state of a computation.
 
@@ -135,16 +135,12 @@ def default_of(state_type: Any) -> Callable[[], Any]:
     if any(member is type(None) or member is Any for member in members(state_type)):
         return _none
     plain = supertype(state_type)
-    origin = getattr(plain, "__origin__", plain)
-    return origin if callable(origin) else functools.partial(_no_default, plain)
+    made: Callable[[], Any] = getattr(plain, "__origin__", plain)
+    return made
 
 
 def _none() -> None:
     return None
-
-
-def _no_default(plain: Any) -> Any:
-    raise TypeError(f"{type_name(plain)} cannot be called")
 
 
 def _choose(annotation: Any, codec: Codec[Any] | None) -> tuple[ValueFormat, Encode, Decode]:

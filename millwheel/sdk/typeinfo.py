@@ -220,7 +220,7 @@ def is_key_type(annotation: Any) -> bool:
 def _is_key_member(plain: Any) -> bool:
     if typing.get_origin(plain) is typing.Literal:
         return all(isinstance(value, str | int) and not isinstance(value, bool) for value in typing.get_args(plain))
-    if not isinstance(plain, type):
+    if plain is Any or not isinstance(plain, type):
         return plain is Any or isinstance(plain, TypeVar)
     if issubclass(plain, enum.Enum):
         return issubclass(plain, str | int)

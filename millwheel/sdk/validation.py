@@ -48,6 +48,8 @@ def _names(plan: Plan, added: Sequence[ComputationDeclaration]) -> Iterator[Prob
     rule = "a name is 1 to 63 of a-z, 0-9 and -, beginning with a letter"
     if not _fits(_RESOURCE_NAME, plan.name):
         yield Problem(f"topology {plan.name!r}", rule)
+    if not added:
+        yield Problem(f"topology {plan.name!r}", "it has no computations: add(...) one")
     for name in dict.fromkeys(one.name for one in added):
         if not _fits(_RESOURCE_NAME, name):
             yield Problem(f"computation {name!r}", f"{rule}: give it another one with name=")
@@ -105,8 +107,10 @@ def _origin(plan: Plan, stream: Stream) -> Iterator[Problem]:
             yield Problem(stream.where, "nothing writes dead letters: no computation has on_failure=dead_letter()")
         return
     used = bool(stream.producers or stream.consumers)
-    others = [one.name for one in plan.streams.values() if one is not stream and (one.producers or one.declaration)]
-    hint = did_you_mean(stream.name, others)
+    others = [
+        str(one.name) for one in plan.streams.values() if one is not stream and (one.producers or one.declaration)
+    ]
+    hint = did_you_mean(str(stream.name), others)
     if kind in (StreamKind.STREAM, StreamKind.EXTERNAL) and not used:
         yield Problem(stream.where, f"is declared, but no computation here produces or consumes it{hint}")
     elif kind in (None, StreamKind.STREAM) and not stream.producers:
