@@ -25,8 +25,8 @@ from millwheel.store.rocks import Batch, Rocks
 
 __all__ = ["DropComputation", "Purge", "StateFlush"]
 
-SLICE_ROWS: Final = 512
-"""Rows in a slice: about a millisecond, for which an append may have to wait."""
+SLICE_ROWS: Final = 128
+"""Rows in a slice: a third of a millisecond, for which an append may have to wait and the event loop stands still."""
 
 SLICE_BYTES: Final = 1 << 20
 

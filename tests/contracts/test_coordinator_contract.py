@@ -221,6 +221,22 @@ async def test_a_watch_waits_for_a_change_below_its_prefix(coordinator: Coordina
     await close(watch)
 
 
+async def test_a_watch_from_a_revision_to_come_passes_over_what_is_before_it(
+    coordinator: Coordinator, prefix: str
+) -> None:
+    start = (await coordinator.list(prefix)).revision
+    watch = coordinator.watch(prefix, start + 2)
+    waiting = asyncio.ensure_future(anext(watch))
+    await asyncio.sleep(0.01)
+    revisions = []
+    for number in range(3):
+        revisions.append(await put(coordinator, prefix + "a", b"%d" % number))
+        await asyncio.sleep(0.01)
+    (change,) = await asyncio.wait_for(waiting, SOON)
+    assert change.revision == min(revision for revision in revisions if revision > start + 2)
+    await close(watch)
+
+
 async def test_watches_are_independent(coordinator: Coordinator, prefix: str) -> None:
     start = (await coordinator.list(prefix)).revision
     early, late = coordinator.watch(prefix, start), coordinator.watch(prefix, start)
