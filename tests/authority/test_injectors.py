@@ -102,7 +102,8 @@ def test_g7_a_process_active_again_with_older_data_does_not_lower_the_value_5_2(
     shard.inject("b", 2, 500)
     shard.inject("a", 1, 10, idle=True)
     assert shard.inject("a", 1, 10) == 500
-    assert shard.inject("b", 2, 900) == 500, "it takes part again"
+    assert holding(shard) == [("a", 0), ("b", 0)], "it takes part again, at what was broadcast"
+    assert shard.inject("b", 2, 900) == 500
     assert shard.inject("a", 1, 600) == 600
 
 

@@ -111,6 +111,7 @@ def test_g7_children_of_a_split_inherit_their_parents_value_7_2() -> None:
     assert shard.accept(RIGHT, 3) == 50
     assert shard.report(LEFT, 2, 90) == 50
     assert shard.report(RIGHT, 3, 80) == 80
+    assert shard.accept(KeyInterval(b"", b"c"), 4) == 90, "its parent's value, not the computation's"
 
 
 def test_g7_the_rest_of_a_cut_interval_keeps_its_last_value_until_it_has_an_owner_7_2() -> None:
@@ -170,10 +171,11 @@ def test_g7_a_value_is_broadcast_only_when_journaled_7_2() -> None:
     assert shard.core.broadcast(COMPUTATION) == MIN_TIMESTAMP
     shard.append()
     assert shard.core.broadcast(COMPUTATION) == MIN_TIMESTAMP
-    assert shard.core.next_append() is None, "one append is in flight at a time"
     shard.say(ALL_KEYS, 1, 120)
+    assert shard.core.next_append() is None, "one append is in flight at a time"
     effects = shard.core.appended()
     assert effects.values == {COMPUTATION: 100}, "what came during the append is not in it"
+    assert shard.core.broadcast(COMPUTATION) == 100
     shard.perform(effects)
     shard.flush()
     assert shard.known() == 120

@@ -155,6 +155,8 @@ class AuthorityModel(RuleBasedStateMachine):
     def never_leads(self) -> None:
         """G7: nothing was broadcast beyond what every live owner has claimed. (Going back is asserted in Shard.)"""
         assert self.shard.known() <= min(self.bound.values())
+        told = self.shard.core.explain(COMPUTATION, 0)
+        assert told is None or min(row.watermark for row in told.rows) >= self.shard.known()
 
     @invariant()
     def every_key_has_exactly_one_share(self) -> None:

@@ -9,6 +9,7 @@ from millwheel.authority.core import AuthorityCore, CoreSettings
 from millwheel.authority.journal import Entry, Part, decode_entry, decode_part, encode
 from millwheel.core.keys import ALL_KEYS
 from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.rpc.watermarks import Member
 from millwheel.store.contract import CorruptValueError, SequencerRefusedError
 from tests.authority.shard import COMPUTATION, INJECTOR, JOURNAL, Shard, cut, now
 
@@ -203,6 +204,26 @@ def test_an_entry_of_a_bounded_size_leaves_the_rest_to_the_next() -> None:
     assert max(sizes) < 400
     assert shard.known() == 7
     shard.restart()
+
+
+@pytest.mark.parametrize("appends", range(12))
+def test_g4_nothing_counts_before_the_acceptance_it_rests_on_is_journaled(appends: int) -> None:
+    shard = Shard(SMALL)
+    pieces = cut(*(b"key-%02d" % n for n in range(30)))
+    for n, keys in enumerate(pieces, start=1):
+        shard.begin_accept(keys, n)
+        shard.say(keys, n, 7)
+    journaled: set[Member] = set()
+    for _ in range(appends):
+        if shard.append():
+            effects = shard.core.appended()
+            journaled.update(member for _, member, _ in effects.sequencers)
+            if effects.snapshot is not None:
+                assert journaled == set(pieces), "a base shows nobody whom the journal does not know"
+            shard.perform(effects)
+    shard.restart()
+    assert {member for member, _ in shard.core.sequencers(COMPUTATION)} == journaled
+    assert shard.known() == MIN_TIMESTAMP or journaled == set(pieces)
 
 
 @pytest.mark.parametrize("blob", [b"", b"\x07\x94\x90\x80\x80\x80", b"\x01\x94\x90", b"\x01\xc3"])
