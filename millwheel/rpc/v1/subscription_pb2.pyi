@@ -72,23 +72,29 @@ class SubscribeStart(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     FROM_FIELD_NUMBER: _builtins.int
     WINDOW_FIELD_NUMBER: _builtins.int
+    RESUME_OFFSET_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     cursor: _builtins.str
     """The cursor; empty: a tail without one, from now on, that keeps nothing."""
     window: _builtins.int
-    """Records sent beyond the last ACK, at most."""
+    """Records sent beyond the cursor's last ACK, at most; 0: the log's default. A tail is bounded by the flow of the call alone."""
+    resume_offset: _builtins.int
+    """The call goes on where a broken one was: everything below this offset was received, and is not sent again."""
     def __init__(
         self,
         *,
         stream: _builtins.str = ...,
         cursor: _builtins.str = ...,
         window: _builtins.int = ...,
+        resume_offset: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "resume_offset", b"resume_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "from", b"from", "stream", b"stream", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "cursor", b"cursor", "from", b"from", "resume_offset", b"resume_offset", "stream", b"stream", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__resume_offset: _TypeAlias = _typing.Literal["resume_offset"]  # noqa: Y015
+    _WhichOneofArgType__resume_offset: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__resume_offset) -> _WhichOneofReturnType__resume_offset | None: ...
 
 Global___SubscribeStart: _TypeAlias = SubscribeStart  # noqa: Y015
 
@@ -121,11 +127,16 @@ class SubscribeResponse(_message.Message):
     TIMESTAMPS_US_FIELD_NUMBER: _builtins.int
     WATERMARK_US_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    ACKED_OFFSET_FIELD_NUMBER: _builtins.int
     first_offset: _builtins.int
     """Offsets are consecutive from first_offset. Empty columns: only the watermark moved."""
     watermark_us: _builtins.int
-    """Every record with a smaller timestamp is at a smaller offset than next_offset, late ones aside."""
+    """Every record with a smaller timestamp is at a smaller offset than next_offset, late ones aside.
+    The largest value says that the stream has ended, and that nothing is left to send.
+    """
     next_offset: _builtins.int
+    acked_offset: _builtins.int
+    """The cursor's ACK as the journal has it: everything below is never sent again, to anybody. 0 for a tail."""
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     @_builtins.property
@@ -138,10 +149,11 @@ class SubscribeResponse(_message.Message):
         timestamps_us: _abc.Iterable[_builtins.int] | None = ...,
         watermark_us: _builtins.int = ...,
         next_offset: _builtins.int = ...,
+        acked_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "next_offset", b"next_offset", "timestamps_us", b"timestamps_us", "values", b"values", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_offset", b"acked_offset", "first_offset", b"first_offset", "next_offset", b"next_offset", "timestamps_us", b"timestamps_us", "values", b"values", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
