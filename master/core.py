@@ -47,7 +47,7 @@ from millwheel.master.messages import (
 )
 from millwheel.master.plans import Planner
 from millwheel.master.settings import MasterSettings
-from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = ["MasterCore"]
@@ -376,5 +376,5 @@ def _not_leading() -> RequestError:
         FailureCode.UNAVAILABLE,
         "this master no longer leads",
         "the request may or may not have taken effect: repeat it with the same request id",
-        reason="NOT_LEADING",
+        reason=NOT_LEADING,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from millwheel.core.interval_table import initial_intervals
 from millwheel.core.time import Duration, hours, milliseconds, seconds
 
 __all__ = ["MasterSettings"]
@@ -31,3 +32,8 @@ class MasterSettings:
     observe_every: Duration = _OBSERVE_EVERY
     keep_cancelled: Duration = _KEEP_CANCELLED
     maps_per_transaction: int = 32
+
+    def __post_init__(self) -> None:
+        initial_intervals(self.intervals_per_computation, self.split_points)
+        if self.maps_per_transaction < 1:
+            raise ValueError(f"maps_per_transaction is {self.maps_per_transaction}: give a number from 1")

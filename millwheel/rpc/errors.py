@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final, NoReturn, TypeVar, cast
@@ -11,11 +12,14 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
+from millwheel.coordination.contract import CoordinatorError
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.sdk.errors import Problem
+from millwheel.store.contract import StoreError
 
-__all__ = ["abort", "answering", "calling", "from_rpc_error", "to_status"]
+__all__ = ["abort", "answering", "as_request_error", "calling", "from_rpc_error", "to_status"]
 
+_log = logging.getLogger(__name__)
 _DOMAIN: Final = "millwheel.v1"
 _REMEDY: Final = "remedy"
 _LEADER: Final = "leader"
@@ -51,11 +55,27 @@ async def abort(context: grpc.aio.ServicerContext[object, object], error: Reques
 
 
 async def answering(context: grpc.aio.ServicerContext[object, object], work: Callable[[], Awaitable[Answer]]) -> Answer:
-    """The answer of ``work``; a RequestError that it raises ends the call with its status and details."""
+    """The answer of ``work``; a RequestError that it raises ends the call with its status and details.
+
+    A store or coordinator that fails makes it UNAVAILABLE; anything else is a fault of the server's, and is logged.
+    """
     try:
         return await work()
-    except RequestError as error:
-        await abort(context, error)
+    except Exception as error:
+        await abort(context, as_request_error(error))
+
+
+def as_request_error(error: Exception) -> RequestError:
+    """What a caller is told of an exception in a server."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, (StoreError, CoordinatorError)):
+        what = "state store" if isinstance(error, StoreError) else "coordinator"
+        return RequestError(FailureCode.UNAVAILABLE, f"the {what} failed: {error}", "see that it runs, and try again")
+    _log.error("a call failed by a fault of the server", exc_info=error)
+    return RequestError(
+        FailureCode.INTERNAL, f"the server failed: {type(error).__name__}: {error}", "look at the server's log"
+    )
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, address: str = "") -> RequestError:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Final
 
 from millwheel.sdk.errors import MillwheelError, Problem
 
-__all__ = ["FailureCode", "RequestError"]
+__all__ = ["NOT_LEADING", "FailureCode", "RequestError"]
+
+NOT_LEADING: Final = "NOT_LEADING"
+"""The reason constant where another master leads; ``leader`` names it, if anybody knows it."""
 
 
 class FailureCode(Enum):

@@ -180,6 +180,7 @@ def test_a_late_answer_to_an_earlier_attempt_is_not_taken_for_the_present_one() 
     assert isinstance(first, Transact)
     master.take(master.core.transacted(first.operation, None))
     step_to(master, Transact)
+    assert master.core.transacted(first.operation, None) == []
     assert master.core.transacted(first.operation, Outcome(True, 99)) == []
 
 

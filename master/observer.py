@@ -1,0 +1,86 @@
+"""A look at a draining topology: its intervals from their owners, its low watermarks from the authority."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import grpc
+
+from millwheel.core.catalog import Catalog
+from millwheel.master.messages import IntervalProgress, Progress
+from millwheel.rpc.channel import open_channel
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import inspection_pb2, inspection_pb2_grpc, watermark_pb2, watermark_pb2_grpc
+
+__all__ = ["Observer"]
+
+_DEADLINE: Final = 2.0
+
+
+class Observer:
+    """Keeps channels to the workers and the authority. What does not answer in time is left out."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """The channel to a server."""
+        if address not in self._channels:
+            self._channels[address] = open_channel(address)
+        return self._channels[address]
+
+    async def look(self, known: Catalog, topology: str) -> Progress:
+        """How far the computations of ``topology`` are."""
+        record = known.topologies.get(topology)
+        if record is None:
+            return Progress(topology)
+        incarnations = list(record.incarnations.values())
+        intervals = [one for name in incarnations for one in _intervals(known, name) if one.HasField("owner")]
+        watermarks, seen = await asyncio.gather(
+            asyncio.gather(*(self._watermark(known, name) for name in incarnations)),
+            asyncio.gather(*(self._interval(one) for one in intervals)),
+        )
+        return Progress(
+            topology,
+            {name: value for name, value in zip(incarnations, watermarks, strict=True) if value is not None},
+            {one.journal: report for one, report in zip(intervals, seen, strict=True) if report is not None},
+        )
+
+    async def _interval(self, interval: catalog.IntervalRecord) -> IntervalProgress | None:
+        stub = inspection_pb2_grpc.InspectionServiceStub(self.channel(interval.owner.address))
+        try:
+            answer: inspection_pb2.GetIntervalStatusResponse = await stub.GetIntervalStatus(
+                inspection_pb2.GetIntervalStatusRequest(journal=interval.journal), timeout=_DEADLINE
+            )
+        except grpc.aio.AioRpcError:
+            return None
+        return IntervalProgress(answer.sequencer, answer.commit, answer.queued_records, answer.pending_productions)
+
+    async def _watermark(self, known: Catalog, incarnation: str) -> int | None:
+        answer = await self.explain(known, incarnation)
+        return None if answer is None else answer.watermark_us
+
+    async def explain(self, known: Catalog, computation: str) -> watermark_pb2.ExplainWatermarkResponse | None:
+        """What the authority knows of a computation, or of ``injector/{stream}``; None if it does not answer."""
+        endpoint = known.authority_of(computation)
+        if endpoint is None:
+            return None
+        stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(endpoint.address))
+        try:
+            return await stub.ExplainWatermark(
+                watermark_pb2.ExplainWatermarkRequest(computation=computation), timeout=_DEADLINE
+            )
+        except grpc.aio.AioRpcError:
+            return None
+
+    async def close(self) -> None:
+        """Close the channels."""
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close(None)
+
+
+def _intervals(known: Catalog, incarnation: str) -> list[catalog.IntervalRecord]:
+    record = known.interval_map(incarnation)
+    return list(record.intervals) if record is not None else []

@@ -1,0 +1,29 @@
+"""The master's gRPC services: topologies, routing, injection."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import grpc
+
+from millwheel.master.services.injection import InjectionServicer
+from millwheel.master.services.routing import RoutingServicer
+from millwheel.master.services.topologies import TopologyServicer
+from millwheel.master.shell import MasterShell
+from millwheel.rpc.v1 import control_pb2_grpc, injection_pb2_grpc
+
+__all__ = ["SERVICES", "add_services"]
+
+SERVICES: Final = (
+    "millwheel.v1.TopologyService",
+    "millwheel.v1.RoutingService",
+    "millwheel.v1.InjectionService",
+)
+"""The services' full names, for health and reflection."""
+
+
+def add_services(server: grpc.aio.Server, shell: MasterShell) -> None:
+    """Have ``server`` answer for a master."""
+    control_pb2_grpc.add_TopologyServiceServicer_to_server(TopologyServicer(shell), server)
+    control_pb2_grpc.add_RoutingServiceServicer_to_server(RoutingServicer(shell), server)
+    injection_pb2_grpc.add_InjectionServiceServicer_to_server(InjectionServicer(shell), server)

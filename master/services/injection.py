@@ -1,0 +1,122 @@
+"""InjectionService: injector processes and the cursors of batch sources (section 5.2)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import grpc
+
+from millwheel.core.catalog import Catalog, injector_sender
+from millwheel.core.catalog_keys import batch_key
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector
+from millwheel.master.plans import refuse_unknown_stream
+from millwheel.master.shell import MasterShell
+from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.errors import answering, calling
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import injection_pb2 as injection
+from millwheel.rpc.v1 import injection_pb2_grpc, watermark_pb2, watermark_pb2_grpc
+
+__all__ = ["InjectionServicer"]
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
+    """Answers from the catalog, and from the authority, which knows what injectors report."""
+
+    def __init__(self, shell: MasterShell) -> None:
+        self._shell = shell
+
+    async def OpenInjector(
+        self, request: injection.OpenInjectorRequest, context: Context
+    ) -> injection.OpenInjectorResponse:
+        return await answering(context, lambda: self._open(request))
+
+    async def _open(self, request: injection.OpenInjectorRequest) -> injection.OpenInjectorResponse:
+        """The authority accepts the new sequencer before the process begins: an older one is refused from then on."""
+        known = (await self._shell.term()).catalog
+        sender = injector_sender(request.stream)
+        authority = known.authority_of(sender)
+        record = cast("catalog.InjectorRecord", await self._shell.ask(OpenInjector(request.stream, request.process)))
+        if authority is None:
+            raise RequestError(
+                FailureCode.UNAVAILABLE,
+                f"no watermark authority is registered for stream {request.stream!r}",
+                "see that one runs, and try again",
+                reason="NO_AUTHORITY",
+            )
+        stub = watermark_pb2_grpc.WatermarkServiceStub(self._shell.observer.channel(authority.address))
+        async with calling(authority.address):
+            accepted = await stub.AcceptSequencer(
+                watermark_pb2.AcceptSequencerRequest(
+                    computation=sender, process=request.process, sequencer=record.sequencer
+                ),
+                timeout=DEFAULT_DEADLINE,
+            )
+        if accepted.watermark_us >= MAX_TIMESTAMP:
+            await self._shell.ask(FinishInjector(request.stream, request.process, record.sequencer))
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"injector process {request.process!r} of stream {request.stream!r} has finished, and that is final",
+                "use another process name",
+                reason="INJECTOR_FINISHED",
+            )
+        return injection.OpenInjectorResponse(
+            sequencer=record.sequencer, watermark_us=accepted.watermark_us, authority=authority
+        )
+
+    async def ListInjectors(
+        self, request: injection.ListInjectorsRequest, context: Context
+    ) -> injection.ListInjectorsResponse:
+        return await answering(context, lambda: self._list(request))
+
+    async def _list(self, request: injection.ListInjectorsRequest) -> injection.ListInjectorsResponse:
+        known = (await self._shell.term()).catalog
+        if request.stream and known.stream(request.stream) is None:
+            refuse_unknown_stream(request.stream, known)
+        streams = sorted({stream for stream, _ in known.injectors if request.stream in ("", stream)})
+        response = injection.ListInjectorsResponse()
+        for stream in streams:
+            response.injectors.extend(await self._statuses(known, stream))
+        return response
+
+    async def _statuses(self, known: Catalog, stream: str) -> list[injection.InjectorStatus]:
+        explained = await self._shell.observer.explain(known, injector_sender(stream))
+        reports = {report.process: report for report in (explained.intervals if explained else ())}
+        found = []
+        for process in sorted(process for name, process in known.injectors if name == stream):
+            record, report = known.injectors[stream, process], reports.get(process)
+            watermark = MIN_TIMESTAMP if report is None else report.watermark_us
+            status = injection.InjectorStatus(
+                stream=stream,
+                process=process,
+                sequencer=record.sequencer,
+                watermark_us=watermark,
+                idle=report is not None and report.idle,
+                finished=record.finished or watermark >= MAX_TIMESTAMP,
+            )
+            found.append(status)
+        return found
+
+    async def GetBatchCursor(
+        self, request: injection.GetBatchCursorRequest, context: Context
+    ) -> injection.GetBatchCursorResponse:
+        return await answering(context, lambda: self._cursor(request))
+
+    async def _cursor(self, request: injection.GetBatchCursorRequest) -> injection.GetBatchCursorResponse:
+        """Read from the coordinator itself: a replay must not miss a batch that was committed a moment ago."""
+        await self._shell.term()
+        entry = await self._shell.coordinator.get(batch_key(request.query))
+        if entry is None:
+            return injection.GetBatchCursorResponse(committed_batch=-1)
+        record = catalog.BatchCursorRecord.FromString(entry.value)
+        return injection.GetBatchCursorResponse(committed_batch=record.committed_batch)
+
+    async def CommitBatch(
+        self, request: injection.CommitBatchRequest, context: Context
+    ) -> injection.CommitBatchResponse:
+        await answering(context, lambda: self._shell.ask(CommitBatch(request.query, request.batch)))
+        return injection.CommitBatchResponse()

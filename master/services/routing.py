@@ -1,0 +1,86 @@
+"""RoutingService: where the records of a stream go, for senders outside the cluster, and where its log is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import grpc
+
+from millwheel.core.catalog import Catalog
+from millwheel.master.messages import EnsureLog
+from millwheel.master.plans import refuse_unknown_stream
+from millwheel.master.shell import MasterShell
+from millwheel.rpc.errors import abort, answering, as_request_error
+from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
+from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1 import control_pb2_grpc
+
+__all__ = ["RoutingServicer", "routing_of"]
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
+    """The whole routing of a stream, but for the revision; RequestError (NOT_FOUND) if nobody knows the stream."""
+    spec = known.stream(stream)
+    if spec is None:
+        refuse_unknown_stream(stream, known)
+    response = control.WatchRoutingResponse(stream=spec, draining=known.is_draining(stream))
+    for consumer in known.consumers(stream):
+        response.consumers.add(
+            incarnation=consumer.incarnation,
+            topology=consumer.topology,
+            computation=consumer.computation,
+            key=consumer.key,
+            code=consumer.code,
+            exactly_once=consumer.exactly_once,
+            intervals=known.interval_map(consumer.incarnation),
+            log=consumer.log,
+        )
+    return response
+
+
+class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
+    """Answers from the catalog of the leading master."""
+
+    def __init__(self, shell: MasterShell) -> None:
+        self._shell = shell
+
+    async def WatchRouting(
+        self, request: control.WatchRoutingRequest, context: Context
+    ) -> AsyncIterator[control.WatchRoutingResponse]:
+        try:
+            async for response in self._watch(request.stream):
+                yield response
+        except Exception as error:
+            await abort(context, as_request_error(error))
+
+    async def _watch(self, stream: str) -> AsyncIterator[control.WatchRoutingResponse]:
+        """Changes that come faster than they are sent are told as one."""
+        term = await self._shell.term()
+        sent: control.WatchRoutingResponse | None = None
+        shape = -1
+        while not term.is_over:
+            if shape != term.catalog.shape:
+                shape = term.catalog.shape
+                routing = routing_of(term.catalog, stream)
+                if routing != sent:
+                    sent = routing
+                    answer = control.WatchRoutingResponse(revision=term.catalog.revision)
+                    answer.MergeFrom(routing)
+                    yield answer
+                    continue
+            await term.changed()
+        raise RequestError(
+            FailureCode.UNAVAILABLE,
+            "this master no longer leads",
+            "watch again: the client finds the leader",
+            reason=NOT_LEADING,
+        )
+
+    async def EnsureStreamLog(
+        self, request: control.EnsureStreamLogRequest, context: Context
+    ) -> control.EnsureStreamLogResponse:
+        answer = await answering(context, lambda: self._shell.ask(EnsureLog(request.stream)))
+        return cast("control.EnsureStreamLogResponse", answer)

@@ -1,0 +1,150 @@
+"""TopologyService: code packages, and topologies from submission to their end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final, cast
+
+import grpc
+
+from millwheel.core.catalog import LIVE_STATES, Catalog, dead_letter_stream, outputs_of
+from millwheel.master.messages import CancelTopology, DrainTopology, SubmitTopology
+from millwheel.master.packages import MAX_PACKAGE_BYTES
+from millwheel.master.plans import refuse_unknown_topology
+from millwheel.master.shell import MasterShell
+from millwheel.master.validation import validate
+from millwheel.rpc.errors import abort, answering, as_request_error
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1 import control_pb2_grpc
+
+__all__ = ["TopologyServicer"]
+
+_PAGE: Final = 100
+_LARGEST_PAGE: Final = 1_000
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
+    """Answers from the catalog, and asks the core for what changes it."""
+
+    def __init__(self, shell: MasterShell) -> None:
+        self._shell = shell
+
+    async def UploadPackage(
+        self, request_iterator: AsyncIterator[control.UploadPackageRequest], context: Context
+    ) -> control.UploadPackageResponse:
+        return await answering(context, lambda: self._upload(request_iterator))
+
+    async def _upload(self, requests: AsyncIterator[control.UploadPackageRequest]) -> control.UploadPackageResponse:
+        packages = await self._shell.packages()
+        digest, content = "", bytearray()
+        async for request in requests:
+            digest = digest or request.digest
+            content += request.chunk
+            if len(content) > MAX_PACKAGE_BYTES:
+                raise RequestError(
+                    FailureCode.RESOURCE_EXHAUSTED,
+                    f"the code package is larger than {MAX_PACKAGE_BYTES >> 20} MiB",
+                    "leave data and installed libraries out of it",
+                    reason="PACKAGE_TOO_LARGE",
+                )
+            if digest and not content and await packages.has(digest):
+                return control.UploadPackageResponse(already_known=True)
+        return control.UploadPackageResponse(already_known=not await packages.put(digest, bytes(content)))
+
+    async def DownloadPackage(
+        self, request: control.DownloadPackageRequest, context: Context
+    ) -> AsyncIterator[control.DownloadPackageResponse]:
+        try:
+            packages = await self._shell.packages()
+            async for chunk in packages.get(request.digest):
+                yield control.DownloadPackageResponse(chunk=chunk)
+        except Exception as error:
+            await abort(context, as_request_error(error))
+
+    async def SubmitTopology(
+        self, request: control.SubmitTopologyRequest, context: Context
+    ) -> control.SubmitTopologyResponse:
+        return await answering(context, lambda: self._submit(request))
+
+    async def _submit(self, request: control.SubmitTopologyRequest) -> control.SubmitTopologyResponse:
+        digest = request.spec.code.digest
+        if not await (await self._shell.packages()).has(digest):
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"the code package {digest} of topology {request.spec.name!r} is not here",
+                "upload it by UploadPackage first",
+                reason="PACKAGE_UNKNOWN",
+            )
+        record = await self._shell.ask(SubmitTopology(request.spec, request.request_id))
+        return control.SubmitTopologyResponse(topology=cast("catalog.TopologyRecord", record))
+
+    async def ValidateTopology(
+        self, request: control.ValidateTopologyRequest, context: Context
+    ) -> control.ValidateTopologyResponse:
+        return await answering(context, lambda: self._validate(request))
+
+    async def _validate(self, request: control.ValidateTopologyRequest) -> control.ValidateTopologyResponse:
+        known = (await self._shell.term()).catalog
+        problems = [control.Problem(where=one.where, message=one.message) for one in validate(request.spec, known)]
+        holder = known.topologies.get(request.spec.name)
+        if holder is not None and holder.state in LIVE_STATES and holder.spec != request.spec:
+            told = "another topology of this name runs, or its state is kept: use another name, or cancel that one"
+            problems.append(control.Problem(where=f"topology {request.spec.name!r}", message=told))
+        return control.ValidateTopologyResponse(problems=problems)
+
+    async def ListTopologies(
+        self, request: control.ListTopologiesRequest, context: Context
+    ) -> control.ListTopologiesResponse:
+        return await answering(context, lambda: self._list(request))
+
+    async def _list(self, request: control.ListTopologiesRequest) -> control.ListTopologiesResponse:
+        known = (await self._shell.term()).catalog
+        size = min(request.page_size if request.page_size > 0 else _PAGE, _LARGEST_PAGE)
+        names = [name for name in sorted(known.topologies) if name > request.page_token]
+        return control.ListTopologiesResponse(
+            topologies=[known.topologies[name] for name in names[:size]],
+            next_page_token=names[size - 1] if len(names) > size else "",
+        )
+
+    async def GetTopology(self, request: control.GetTopologyRequest, context: Context) -> control.GetTopologyResponse:
+        return await answering(context, lambda: self._get(request))
+
+    async def _get(self, request: control.GetTopologyRequest) -> control.GetTopologyResponse:
+        term = await self._shell.term()
+        record = term.catalog.topologies.get(request.name)
+        if record is None:
+            refuse_unknown_topology(request.name, term.catalog)
+        logs = [term.catalog.logs[stream] for stream in _streams_of(record) if stream in term.catalog.logs]
+        return control.GetTopologyResponse(
+            topology=record,
+            interval_maps=_maps(term.catalog, [*record.incarnations.values(), *(log.incarnation for log in logs)]),
+            logs=logs,
+            waiting_for=term.core.waiting_for(request.name),
+        )
+
+    async def DrainTopology(
+        self, request: control.DrainTopologyRequest, context: Context
+    ) -> control.DrainTopologyResponse:
+        record = await answering(context, lambda: self._shell.ask(DrainTopology(request.name)))
+        return control.DrainTopologyResponse(topology=cast("catalog.TopologyRecord", record))
+
+    async def CancelTopology(
+        self, request: control.CancelTopologyRequest, context: Context
+    ) -> control.CancelTopologyResponse:
+        record = await answering(context, lambda: self._shell.ask(CancelTopology(request.name)))
+        return control.CancelTopologyResponse(topology=cast("catalog.TopologyRecord", record))
+
+
+def _streams_of(record: catalog.TopologyRecord) -> list[str]:
+    streams = [stream.name for stream in record.spec.streams]
+    streams += [output for computation in record.spec.computations for output in outputs_of(computation)]
+    return list(dict.fromkeys([*streams, dead_letter_stream(record.spec.name)]))
+
+
+def _maps(known: Catalog, incarnations: list[str]) -> list[catalog.IntervalMapRecord]:
+    found = (known.interval_map(incarnation) for incarnation in incarnations)
+    return [record for record in found if record is not None]

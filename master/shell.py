@@ -1,0 +1,123 @@
+"""A master: stands for election, leads while elected, and otherwise says who does (section 7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from millwheel.coordination.contract import Coordinator, CoordinatorError
+from millwheel.coordination.election import Election
+from millwheel.core.catalog_keys import LEADERSHIP
+from millwheel.core.time import Timestamp
+from millwheel.master.messages import Answer, Request
+from millwheel.master.observer import Observer
+from millwheel.master.packages import Packages
+from millwheel.master.settings import MasterSettings
+from millwheel.master.term import Term
+from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
+from millwheel.store.contract import StateStore
+
+__all__ = ["MasterShell", "wall_clock"]
+
+_PAUSE_AFTER_FAULT: Final = 1.0
+_log = logging.getLogger(__name__)
+
+
+def wall_clock() -> Timestamp:
+    """The wall time."""
+    return Timestamp(time.time_ns() // 1_000)
+
+
+class MasterShell:
+    """One replica of the master. Any number may run; the elected one answers, the others name it."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        store: StateStore,
+        address: str,
+        settings: MasterSettings | None = None,
+        *,
+        ttl: float = 5.0,
+        clock: Callable[[], Timestamp] = wall_clock,
+    ) -> None:
+        """``address`` (host:port) is where this replica's services answer; ``ttl`` seconds after a leader has
+        vanished another one leads."""
+        self.coordinator = coordinator
+        self.observer = Observer()
+        self._store = store
+        self._settings = settings or MasterSettings()
+        self._clock = clock
+        self._election = Election(coordinator, LEADERSHIP, address, ttl)
+        self._term: Term | None = None
+        self._packages: Packages | None = None
+        self._leading = asyncio.Event()
+
+    async def run(self) -> None:
+        """Stand for election again and again, until this task is cancelled."""
+        try:
+            while True:
+                leadership = await self._election.campaign()
+                term = Term(leadership, self.coordinator, self._store, self._settings, self.observer.look, self._clock)
+                self._term, self._packages = term, Packages(self._store, leadership.term)
+                self._leading.set()
+                _log.info("leading, term %d", leadership.term)
+                try:
+                    await term.run()
+                except Exception:
+                    _log.exception("term %d ends by a fault; another election follows", leadership.term)
+                    await asyncio.sleep(_PAUSE_AFTER_FAULT)
+                finally:
+                    self._leading.clear()
+                    self._term = self._packages = None
+                    await leadership.resign()
+        finally:
+            await self.observer.close()
+
+    async def leading(self) -> Term:
+        """Wait until this replica leads and has read the catalog; for tests and for starting up."""
+        while True:
+            await self._leading.wait()
+            term = self._term
+            if term is not None:
+                await term.ready()
+                if not term.is_over:
+                    return term
+            await asyncio.sleep(0.01)
+
+    async def term(self) -> Term:
+        """The present term with its catalog read; RequestError (UNAVAILABLE), naming who leads, if another does."""
+        term = self._term
+        if term is not None:
+            await term.ready()
+            if not term.is_over:
+                return term
+        raise await self._not_leading()
+
+    async def packages(self) -> Packages:
+        """The code packages; RequestError (UNAVAILABLE) if this replica does not lead."""
+        await self.term()
+        if self._packages is None:
+            raise await self._not_leading()
+        return self._packages
+
+    async def ask(self, request: Request) -> Answer:
+        """Have the core decide, and the decision made durable."""
+        return await (await self.term()).ask(request)
+
+    async def _not_leading(self) -> RequestError:
+        try:
+            leader = await self._election.leader() or ""
+        except CoordinatorError as error:
+            return RequestError(
+                FailureCode.UNAVAILABLE,
+                f"the coordinator cannot be reached ({error})",
+                "see that it runs; data keeps flowing meanwhile",
+                reason="COORDINATOR_UNAVAILABLE",
+            )
+        told = f"the master at {leader} leads, this one stands by" if leader else "no master leads just now"
+        remedy = f"ask {leader}" if leader else "an election takes a few seconds: try again"
+        return RequestError(FailureCode.UNAVAILABLE, told, remedy, reason=NOT_LEADING, leader=leader)

@@ -1,0 +1,262 @@
+"""One term of one leading master: the I/O around a core, from the election to the loss of the leadership."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, Final, cast
+
+from millwheel.coordination.contract import CompactedError, Coordinator, CoordinatorError
+from millwheel.coordination.election import Leadership
+from millwheel.core.catalog import Catalog
+from millwheel.core.time import Timestamp
+from millwheel.master.core import MasterCore
+from millwheel.master.messages import (
+    Answer,
+    CreateJournals,
+    Drop,
+    Fail,
+    Instruction,
+    Observe,
+    Progress,
+    Reload,
+    Reply,
+    Request,
+    StepDown,
+    Transact,
+)
+from millwheel.master.settings import MasterSettings
+from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
+from millwheel.store.contract import JournalExistsError, StateStore, StoreError
+
+__all__ = ["Term"]
+
+_TICK: Final = 0.2
+_PAUSE: Final = 0.2
+_log = logging.getLogger(__name__)
+
+Look = Callable[[Catalog, str], Awaitable[Progress]]
+
+
+class Term:
+    """Carries out a core's instructions, and tells it what came of them. ``run`` ends with the leadership."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        coordinator: Coordinator,
+        store: StateStore,
+        settings: MasterSettings,
+        look: Look,
+        clock: Callable[[], Timestamp],
+    ) -> None:
+        """``look`` asks workers and authority about a draining topology; ``clock`` tells the wall time."""
+        self.core = MasterCore(leadership.compare, settings)
+        self.number = leadership.term
+        self._leadership = leadership
+        self._coordinator = coordinator
+        self._store = store
+        self._look = look
+        self._clock = clock
+        self._tickets = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._looking: set[str] = set()
+        self._changed = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._over = asyncio.Event()
+
+    @property
+    def catalog(self) -> Catalog:
+        """What the coordinator shows, as far as this term has heard."""
+        return self.core.catalog
+
+    @property
+    def is_over(self) -> bool:
+        """Whether another term has begun, or may have."""
+        return self._over.is_set()
+
+    async def ready(self) -> None:
+        """Return once the catalog has been read, or the term is over."""
+        await _first(self._ready.wait(), self._over.wait())
+
+    async def changed(self) -> None:
+        """Return at the next change of the catalog, or when the term is over."""
+        await self._changed.wait()
+
+    async def ask(self, request: Request) -> Answer:
+        """The core's answer; RequestError as it refuses. A caller that gives up takes nothing back."""
+        ticket = next(self._tickets)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        if self.is_over:
+            raise _over()
+        self._asked[ticket] = future
+        try:
+            self._perform(self.core.asked(ticket, request, self._clock()))
+            return await future
+        finally:
+            self._asked.pop(ticket, None)
+
+    async def run(self) -> None:
+        """Lead, until the leadership is lost or this task is cancelled."""
+        follow, tick = asyncio.ensure_future(self._follow()), asyncio.ensure_future(self._tick())
+        try:
+            await _first(self._leadership.lost(), self._over.wait(), follow, tick)
+            for task in (follow, tick):
+                if task.done() and not task.cancelled():
+                    task.result()
+        finally:
+            self._end()
+            await _cancelled(follow, tick, *self._tasks)
+
+    def _end(self) -> None:
+        self._over.set()
+        self._changed.set()
+        for future in self._asked.values():
+            if not future.done():
+                future.set_exception(_over())
+
+    # What happens by itself.
+
+    async def _follow(self) -> None:
+        """Tell the core of every change of the coordinator, in order; read everything again after a gap."""
+        while True:
+            try:
+                snapshot = await self._coordinator.list("")
+                self._note(self.core.loaded(snapshot))
+                self._ready.set()
+                watch = cast("Any", self._coordinator.watch("", snapshot.revision))
+                async with aclosing(watch):
+                    async for changes in watch:
+                        self._note(self.core.changed(changes))
+            except (CompactedError, CoordinatorError) as error:
+                _log.warning("the coordinator's changes cannot be followed, trying again: %s", error)
+            await asyncio.sleep(_PAUSE)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK)
+            self._perform(self.core.ticked(self._clock()))
+
+    def _note(self, instructions: list[Instruction]) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        self._perform(instructions)
+
+    # What the core wants.
+
+    def _perform(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Reply() | Fail():
+                    self._answer(instruction)
+                case StepDown(reason):
+                    _log.warning("term %d is over: %s", self.number, reason)
+                    self._end()
+                case Transact():
+                    self._spawn(self._transact(instruction))
+                case CreateJournals(operation, journals):
+                    self._spawn(self._create(operation, journals))
+                case Drop():
+                    self._spawn(self._drop(instruction))
+                case Reload():
+                    self._spawn(self._reload())
+                case Observe(topology):
+                    if topology not in self._looking:
+                        self._looking.add(topology)
+                        self._spawn(self._observe(topology))
+
+    def _answer(self, instruction: Reply | Fail) -> None:
+        future = self._asked.get(instruction.ticket)
+        if future is None or future.done():
+            return
+        if isinstance(instruction, Reply):
+            future.set_result(instruction.answer)
+        else:
+            future.set_exception(instruction.error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What fails here is a fault in the master itself: its term ends, for it cannot be trusted with more."""
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("term %d ends by a fault", self.number, exc_info=task.exception())
+            self._end()
+
+    async def _transact(self, wanted: Transact) -> None:
+        try:
+            outcome = await self._coordinator.transact(wanted.compares, wanted.puts, wanted.deletes)
+        except CoordinatorError as error:
+            _log.warning("nobody knows whether a transaction took effect: %s", error)
+            self._perform(self.core.transacted(wanted.operation, None))
+        else:
+            self._perform(self.core.transacted(wanted.operation, outcome))
+
+    async def _create(self, operation: int, journals: tuple[str, ...]) -> None:
+        try:
+            for journal in journals:
+                await self._store.create_journal(journal)
+        except JournalExistsError as error:
+            self._perform(self.core.store_failed(operation, str(error), retry=True))
+        except StoreError as error:
+            self._perform(self.core.store_failed(operation, str(error), retry=False))
+        else:
+            self._perform(self.core.journals_created(operation))
+
+    async def _drop(self, wanted: Drop) -> None:
+        try:
+            for journal in wanted.journals:
+                await self._store.drop_journal(journal)
+            for computation in wanted.computations:
+                await self._store.drop_computation(computation)
+        except StoreError as error:
+            _log.warning("state that is given up could not be dropped, trying again later: %s", error)
+            self._perform(self.core.store_failed(wanted.operation, str(error), retry=False))
+        else:
+            self._perform(self.core.dropped(wanted.operation))
+
+    async def _reload(self) -> None:
+        try:
+            snapshot = await self._coordinator.list("")
+        except CoordinatorError:
+            # The core asks again as time passes.
+            return
+        self._note(self.core.loaded(snapshot))
+
+    async def _observe(self, topology: str) -> None:
+        try:
+            progress = await self._look(self.catalog, topology)
+        finally:
+            self._looking.discard(topology)
+        self._perform(self.core.observed(progress, self._clock()))
+
+
+def _over() -> RequestError:
+    return RequestError(
+        FailureCode.UNAVAILABLE,
+        "this master has just lost the leadership",
+        "the request may or may not have taken effect: repeat it with the same request id",
+        reason=NOT_LEADING,
+    )
+
+
+async def _first(*works: Awaitable[Any]) -> None:
+    """Return when the first of ``works`` is done; those given as coroutines are cancelled then."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _cancelled(*(task for task, work in zip(tasks, works, strict=True) if task is not work))
+
+
+async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,238 @@
+"""The control plane from outside: packages, topologies, routing and injection, as calls that a program awaits.
+
+Every failure is a :class:`~millwheel.rpc.failures.RequestError` that says what is wrong and what to do. A replica of
+the master that only stands by names the leader, and the client goes on there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Final, TypeVar
+from uuid import uuid4
+
+import grpc
+
+from millwheel.rpc.channel import DEFAULT_DEADLINE, RETRYABLE, Backoff, open_channel, retrying
+from millwheel.rpc.errors import calling
+from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1 import control_pb2_grpc, injection_pb2_grpc
+from millwheel.rpc.v1 import injection_pb2 as injection
+from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.errors import Problem
+
+__all__ = ["DEFAULT_ADDRESS", "ControlClient"]
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:7433"
+"""Where ``millwheel server start-dev`` listens unless it is told otherwise."""
+
+_CHUNK_BYTES: Final = 512 << 10
+_UPLOAD_DEADLINE: Final = 120.0
+
+Answer = TypeVar("Answer")
+
+
+class ControlClient:
+    """A client of the master; use it as ``async with``.
+
+    ``patience``: for how many seconds a call that fails in passing (no leader, no connection) is tried again;
+    0 fails at once. Calls that change something carry a request id, so trying again repeats nothing.
+    """
+
+    def __init__(
+        self, address: str = DEFAULT_ADDRESS, *, deadline: float = DEFAULT_DEADLINE, patience: float = 0.0
+    ) -> None:
+        self.address = address
+        self._home = address
+        self._deadline = deadline
+        self._patience = patience
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    async def __aenter__(self) -> ControlClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close(None)
+
+    # Packages and topologies.
+
+    async def upload_package(self, digest: str, content: bytes) -> bool:
+        """Store a code package under its SHA-256 in hex; False if it was known already."""
+
+        async def chunks() -> AsyncIterator[control.UploadPackageRequest]:
+            yield control.UploadPackageRequest(digest=digest)
+            for start in range(0, len(content), _CHUNK_BYTES):
+                yield control.UploadPackageRequest(chunk=content[start : start + _CHUNK_BYTES])
+
+        answer = await self._call(lambda: self._topologies().UploadPackage(chunks(), timeout=_UPLOAD_DEADLINE))
+        return not answer.already_known
+
+    async def download_package(self, digest: str) -> bytes:
+        """The code package of that digest."""
+
+        async def whole() -> bytes:
+            request = control.DownloadPackageRequest(digest=digest)
+            call = self._topologies().DownloadPackage(request, timeout=_UPLOAD_DEADLINE)
+            return b"".join([response.chunk async for response in call])
+
+        return await self._call(whole)
+
+    async def submit(self, spec: specs.TopologySpec, request_id: str = "") -> catalog.TopologyRecord:
+        """Run a topology whose package is uploaded; everything wrong with it is in the error's ``problems``."""
+        request = control.SubmitTopologyRequest(spec=spec, request_id=request_id or uuid4().hex)
+        answer = await self._call(lambda: self._topologies().SubmitTopology(request, timeout=self._deadline))
+        return answer.topology
+
+    async def validate(self, spec: specs.TopologySpec) -> list[Problem]:
+        """Everything wrong with a topology, beside those that run; changes nothing."""
+        request = control.ValidateTopologyRequest(spec=spec)
+        answer = await self._call(lambda: self._topologies().ValidateTopology(request, timeout=self._deadline))
+        return [Problem(problem.where, problem.message) for problem in answer.problems]
+
+    async def list_topologies(self, page_size: int = 0) -> list[catalog.TopologyRecord]:
+        """Every topology, in the order of their names."""
+        found: list[catalog.TopologyRecord] = []
+        request = control.ListTopologiesRequest(page_size=page_size)
+        while True:
+            answer = await self._call(lambda: self._topologies().ListTopologies(request, timeout=self._deadline))
+            found += answer.topologies
+            if not answer.next_page_token:
+                return found
+            request.page_token = answer.next_page_token
+
+    async def get_topology(self, name: str) -> control.GetTopologyResponse:
+        """A topology with its interval maps and logs; while it drains, what it waits for."""
+        request = control.GetTopologyRequest(name=name)
+        return await self._call(lambda: self._topologies().GetTopology(request, timeout=self._deadline))
+
+    async def drain(self, name: str) -> catalog.TopologyRecord:
+        """Have a topology take no more injections and run out; returns as soon as that has begun."""
+        request = control.DrainTopologyRequest(name=name, request_id=uuid4().hex)
+        return (await self._call(lambda: self._topologies().DrainTopology(request, timeout=self._deadline))).topology
+
+    async def cancel(self, name: str) -> catalog.TopologyRecord:
+        """Stop a topology at once, and give up its state."""
+        request = control.CancelTopologyRequest(name=name, request_id=uuid4().hex)
+        return (await self._call(lambda: self._topologies().CancelTopology(request, timeout=self._deadline))).topology
+
+    # Routing.
+
+    async def ensure_stream_log(self, stream: str) -> control.EnsureStreamLogResponse:
+        """Where the log of a stream is; one is made where there is none."""
+        request = control.EnsureStreamLogRequest(stream=stream)
+        return await self._call(lambda: self._routing().EnsureStreamLog(request, timeout=self._deadline))
+
+    async def watch_routing(self, stream: str) -> AsyncIterator[control.WatchRoutingResponse]:
+        """The routing of a stream, then again after each change, for as long as it is iterated.
+
+        A broken watch is taken up again until ``patience`` seconds have passed without an answer. Yields only
+        what differs from the routing before.
+        """
+        request = control.WatchRoutingRequest(stream=stream)
+        backoff, failures, failing_since = Backoff(), 0, 0.0
+        loop = asyncio.get_running_loop()
+        last = b""
+        while True:
+            try:
+                async with calling(self.address):
+                    async for response in self._routing().WatchRouting(request):
+                        failures = 0
+                        content = _without_revision(response)
+                        if content != last:
+                            last = content
+                            yield response
+                return
+            except RequestError as error:
+                failing_since = loop.time() if failures == 0 else failing_since
+                failures += 1
+                delay = backoff.delay(failures, random.random())
+                if error.code not in RETRYABLE or loop.time() + delay > failing_since + self._patience:
+                    raise
+                self._follow(error)
+            await asyncio.sleep(delay)
+
+    # Injection.
+
+    async def open_injector(self, stream: str, process: str) -> injection.OpenInjectorResponse:
+        """Draw a sequencer for an injector process; older ones of that name are dead from now on."""
+        request = injection.OpenInjectorRequest(stream=stream, process=process)
+        return await self._call(lambda: self._injection().OpenInjector(request, timeout=self._deadline))
+
+    async def list_injectors(self, stream: str = "") -> list[injection.InjectorStatus]:
+        """The injector processes of a stream, or of all."""
+        request = injection.ListInjectorsRequest(stream=stream)
+        answer = await self._call(lambda: self._injection().ListInjectors(request, timeout=self._deadline))
+        return list(answer.injectors)
+
+    async def batch_cursor(self, query: str) -> int:
+        """The last batch of a batch source that is wholly in; -1: none."""
+        request = injection.GetBatchCursorRequest(query=query)
+        answer = await self._call(lambda: self._injection().GetBatchCursor(request, timeout=self._deadline))
+        return answer.committed_batch
+
+    async def commit_batch(self, query: str, batch: int) -> None:
+        """Say that every batch up to ``batch`` is in; a smaller one than before changes nothing."""
+        request = injection.CommitBatchRequest(query=query, batch=batch)
+        await self._call(lambda: self._injection().CommitBatch(request, timeout=self._deadline))
+
+    # Calls.
+
+    def _channel(self) -> grpc.aio.Channel:
+        if self.address not in self._channels:
+            self._channels[self.address] = open_channel(self.address)
+        return self._channels[self.address]
+
+    def _topologies(self) -> control_pb2_grpc.TopologyServiceAsyncStub:
+        return control_pb2_grpc.TopologyServiceStub(self._channel())
+
+    def _routing(self) -> control_pb2_grpc.RoutingServiceAsyncStub:
+        return control_pb2_grpc.RoutingServiceStub(self._channel())
+
+    def _injection(self) -> injection_pb2_grpc.InjectionServiceAsyncStub:
+        return injection_pb2_grpc.InjectionServiceStub(self._channel())
+
+    async def _call(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Call; where another replica leads, call there."""
+
+        async def once() -> Answer:
+            async with calling(self.address):
+                return await call()
+
+        async def following() -> Answer:
+            try:
+                return await once()
+            except RequestError as error:
+                if not self._follow(error):
+                    raise
+            return await once()
+
+        return await retrying(following, patience=self._patience)
+
+    def _follow(self, error: RequestError) -> bool:
+        """Go where the leader is, or home from where none is; whether calling again at once makes sense."""
+        if error.reason == NOT_LEADING and error.leader and error.leader != self.address:
+            self.address = error.leader
+            return True
+        if error.code is FailureCode.UNAVAILABLE and self.address != self._home:
+            self.address = self._home
+            return True
+        return False
+
+
+def _without_revision(response: control.WatchRoutingResponse) -> bytes:
+    plain = control.WatchRoutingResponse()
+    plain.CopyFrom(response)
+    plain.revision = 0
+    return plain.SerializeToString(deterministic=True)

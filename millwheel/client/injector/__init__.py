@@ -1,0 +1,1 @@
+"""Injecting records from outside: the client side of section 5.2."""

@@ -1,0 +1,55 @@
+"""What can end an injector, and what it refuses (section 5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millwheel.sdk.errors import MillwheelError
+
+__all__ = [
+    "InjectorClosedError",
+    "InjectorError",
+    "InjectorSupersededError",
+    "InvalidRecordsError",
+    "StreamDrainingError",
+]
+
+
+class InjectorError(MillwheelError):
+    """The base of what an injector raises on purpose."""
+
+
+class InjectorSupersededError(InjectorError):
+    """Another process took this one's name: what is not ACKed is the other's to send (fig. 12)."""
+
+    def __init__(self, stream: str, process: str, why: str) -> None:
+        super().__init__(
+            f"injector process {process!r} of stream {stream!r} has a successor ({why}): this one has stopped; "
+            "run one process per name, or give this one another name"
+        )
+
+
+class InvalidRecordsError(InjectorError):
+    """A worker refused records that can never be taken as they are. They stay un-ACKed, and hold the watermark."""
+
+    def __init__(self, stream: str, consumer: str, keys: Sequence[bytes], ids: Sequence[object], why: str) -> None:
+        shown = ", ".join(
+            f"key {key[:80].decode('utf-8', 'backslashreplace')!r} id {id_.hex() if isinstance(id_, bytes) else id_}"
+            for key, id_ in list(zip(keys, ids, strict=True))[:3]
+        )
+        more = "" if len(keys) <= 3 else f" and {len(keys) - 3:,} more of the same batch"
+        super().__init__(f"{consumer!r} cannot take records of stream {stream!r}: {why} (sent: {shown}{more})")
+
+
+class StreamDrainingError(InjectorError):
+    """Every topology that reads the stream drains or has ended: what was sent is delivered, no more is taken."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(
+            f"stream {stream!r} takes no new records: every topology that reads it is draining or has ended; "
+            "submit one that reads it, and open the injector anew"
+        )
+
+
+class InjectorClosedError(InjectorError):
+    """The injector has been closed, or has finished its stream."""

@@ -1,0 +1,130 @@
+"""Where the records of one stream go: its consumers, and who owns their intervals (sections 4.2, 7.1). Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from millwheel.core.keys import KeyInterval
+from millwheel.rpc.v1 import control_pb2, topology_pb2
+
+__all__ = ["ConsumerRouting", "Route", "Routing", "routing_from_wire"]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One interval of a consumer. ``address`` is empty while nobody owns it.
+
+    ``journal`` pins ``keys``: a split or a merge makes new journals. ``tenure`` changes whenever the
+    owner does, be it to a new life of the same process: what that life was sent before may be forgotten.
+    """
+
+    keys: KeyInterval
+    journal: str
+    address: str
+    tenure: tuple[int, int] = (0, 0)
+
+
+class ConsumerRouting:
+    """One consumer, its keying, and the intervals that cover all its keys."""
+
+    __slots__ = ("_starts", "computation", "fields", "function", "incarnation", "log", "routes", "topology")
+
+    def __init__(
+        self,
+        incarnation: str,
+        routes: Iterable[Route],
+        *,
+        topology: str = "",
+        computation: str = "",
+        fields: Sequence[str] = (),
+        function: str = "",
+        log: bool = False,
+    ) -> None:
+        """ValueError unless ``routes`` cover every key exactly once (G11)."""
+        self.incarnation = incarnation
+        self.topology = topology
+        self.computation = computation
+        self.fields = tuple(fields)
+        self.function = function
+        self.log = log
+        self.routes = sorted(routes, key=lambda route: route.keys.start)
+        reached: bytes | None = b""
+        for route in self.routes:
+            if reached is None or route.keys.start != reached:
+                raise ValueError(f"the intervals of {incarnation!r} do not cover every key once, at {route.keys}")
+            reached = route.keys.end
+        if reached is not None:
+            raise ValueError(f"the intervals of {incarnation!r} leave out the keys from {reached!r} on")
+        self._starts = [route.keys.start for route in self.routes[1:]]
+
+    def locate(self, key: bytes) -> Route:
+        """Who takes ``key``."""
+        return self.routes[bisect_right(self._starts, key)]
+
+    def group(self, keys: Sequence[bytes]) -> list[tuple[Route, Sequence[int] | None]]:
+        """The indexes of ``keys`` by who takes them; None stands for all of them."""
+        if not self._starts:
+            return [(self.routes[0], None)]
+        starts, buckets = self._starts, {}  # type: tuple[list[bytes], dict[int, list[int]]]
+        for index, key in enumerate(keys):
+            at = bisect_right(starts, key)
+            bucket = buckets.get(at)
+            if bucket is None:
+                buckets[at] = [index]
+            else:
+                bucket.append(index)
+        if len(buckets) == 1:
+            return [(self.routes[at], None) for at in buckets]
+        return [(self.routes[at], bucket) for at, bucket in buckets.items()]
+
+    def by_journal(self) -> dict[str, Route]:
+        """The intervals by their journals."""
+        return {route.journal: route for route in self.routes}
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """All of a stream's routing at ``revision``. ``allowed_skew`` is in microseconds; 0 means no throttle (8.4)."""
+
+    revision: int
+    consumers: Mapping[str, ConsumerRouting]
+    draining: bool = False
+    allowed_skew: int = 0
+    format: topology_pb2.ValueFormat.ValueType = topology_pb2.VALUE_FORMAT_MSGPACK
+    record_type: str = ""
+
+
+def routing_from_wire(message: control_pb2.WatchRoutingResponse) -> Routing:
+    """The routing of a message; ValueError if its intervals do not cover every key."""
+    consumers = (_consumer(route) for route in message.consumers)
+    return Routing(
+        message.revision,
+        {consumer.incarnation: consumer for consumer in consumers},
+        message.draining,
+        message.stream.allowed_skew_us,
+        message.stream.format,
+        message.stream.record_type,
+    )
+
+
+def _consumer(message: control_pb2.ConsumerRoute) -> ConsumerRouting:
+    routes = [
+        Route(
+            KeyInterval(interval.keys.start, interval.keys.end if interval.keys.HasField("end") else None),
+            interval.journal,
+            interval.owner.address if interval.HasField("owner") else "",
+            (interval.sequencer, interval.owner_revision),
+        )
+        for interval in message.intervals.intervals
+    ]
+    return ConsumerRouting(
+        message.incarnation,
+        routes,
+        topology=message.topology,
+        computation=message.computation,
+        fields=message.key.fields,
+        function=message.key.function,
+        log=message.log,
+    )

@@ -1,0 +1,97 @@
+"""A real master behind real gRPC on loopback, over the coordinator and the store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from millwheel.coordination.contract import Coordinator, Put
+from millwheel.core.catalog_keys import authority_key, worker_key
+from millwheel.master.services import SERVICES, add_services
+from millwheel.master.settings import MasterSettings
+from millwheel.master.shell import MasterShell
+from millwheel.rpc.server import add_health, bind, create_server
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import inspection_pb2, inspection_pb2_grpc, watermark_pb2, watermark_pb2_grpc
+from millwheel.store.contract import StateStore
+
+
+@asynccontextmanager
+async def replica(
+    coordinator: Coordinator, store: StateStore, settings: MasterSettings | None = None, ttl: float = 1.0
+) -> AsyncIterator[tuple[str, MasterShell]]:
+    """A replica of the master: its address and its shell."""
+    server = create_server()
+    address = bind(server)
+    shell = MasterShell(coordinator, store, address, settings, ttl=ttl)
+    add_services(server, shell)
+    await add_health(server, SERVICES)
+    await server.start()
+    running = asyncio.ensure_future(shell.run())
+    try:
+        yield address, shell
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await server.stop(0)
+
+
+async def register_worker(coordinator: Coordinator, worker_id: str, address: str, lease: int = 0) -> None:
+    """What a worker does when it starts."""
+    record = catalog.WorkerRecord()
+    record.endpoint.worker_id, record.endpoint.address = worker_id, address
+    await coordinator.transact((), [Put(worker_key(worker_id), record.SerializeToString(), lease)])
+
+
+async def register_authority(coordinator: Coordinator, address: str) -> None:
+    """What an authority's shard does when it starts."""
+    record = catalog.AuthorityRecord(shard=0)
+    record.endpoint.address = address
+    await coordinator.transact((), [Put(authority_key(0), record.SerializeToString())])
+
+
+class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_grpc.WatermarkServiceServicer):
+    """Answers as idle workers, and as an authority of injectors, do: the roles themselves may not be imported here."""
+
+    def __init__(self) -> None:
+        self.queued = 0
+        self.sequencers: dict[str, int] = {}
+        self.values: dict[str, int] = {}
+        self.journals: dict[str, int] = {}
+
+    async def GetIntervalStatus(  # type: ignore[override]
+        self, request: inspection_pb2.GetIntervalStatusRequest, context: object
+    ) -> inspection_pb2.GetIntervalStatusResponse:
+        return inspection_pb2.GetIntervalStatusResponse(
+            journal=request.journal, sequencer=self.journals[request.journal], commit=3, queued_records=self.queued
+        )
+
+    async def AcceptSequencer(  # type: ignore[override]
+        self, request: watermark_pb2.AcceptSequencerRequest, context: object
+    ) -> watermark_pb2.AcceptSequencerResponse:
+        self.sequencers[request.process] = request.sequencer
+        return watermark_pb2.AcceptSequencerResponse(watermark_us=self.values.get(request.process, -5))
+
+    async def ExplainWatermark(  # type: ignore[override]
+        self, request: watermark_pb2.ExplainWatermarkRequest, context: object
+    ) -> watermark_pb2.ExplainWatermarkResponse:
+        response = watermark_pb2.ExplainWatermarkResponse(watermark_us=-5)
+        for process, value in self.values.items():
+            response.intervals.add(process=process, watermark_us=value, idle=value == 0)
+        return response
+
+
+@asynccontextmanager
+async def neighbours() -> AsyncIterator[tuple[str, Neighbours]]:
+    """A server of :class:`Neighbours`."""
+    server = create_server()
+    address = bind(server)
+    servicer = Neighbours()
+    inspection_pb2_grpc.add_InspectionServiceServicer_to_server(servicer, server)
+    watermark_pb2_grpc.add_WatermarkServiceServicer_to_server(servicer, server)
+    await server.start()
+    try:
+        yield address, servicer
+    finally:
+        await server.stop(0)

@@ -1,0 +1,323 @@
+"""The master's services over loopback gRPC: packages, submissions, routing, injection, standbys (section 7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from millwheel.client.control import ControlClient
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.core.time import MAX_TIMESTAMP, milliseconds
+from millwheel.master.packages import MAX_PACKAGE_BYTES, Packages
+from millwheel.master.settings import MasterSettings
+from millwheel.master.shell import MasterShell
+from millwheel.rpc.channel import open_channel
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.store.contract import StateRow
+from millwheel.store.memory import MemoryStore
+
+from .harness import computation, source, topology
+from .replica import neighbours, register_authority, register_worker, replica
+
+CODE = b"the code" * 200_000
+DIGEST = hashlib.sha256(CODE).hexdigest()
+QUICK = MasterSettings(drain_grace=milliseconds(50), observe_every=milliseconds(50))
+
+
+class Cluster:
+    """One leading master with one client."""
+
+    def __init__(self, client: ControlClient, shell: MasterShell, coordinator: MemoryCoordinator, store: MemoryStore):
+        self.client = client
+        self.shell = shell
+        self.coordinator = coordinator
+        self.store = store
+
+    async def submit(self, spec: specs.TopologySpec | None = None, request: str = "") -> catalog.TopologyRecord:
+        await self.client.upload_package(DIGEST, CODE)
+        return await self.client.submit(with_code(spec or topology()), request)
+
+
+def with_code(spec: specs.TopologySpec) -> specs.TopologySpec:
+    spec.code.digest = DIGEST
+    return spec
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    coordinator, store = MemoryCoordinator(), MemoryStore()
+    async with replica(coordinator, store, QUICK) as (address, shell), ControlClient(address) as client:
+        await shell.leading()
+        yield Cluster(client, shell, coordinator, store)
+    await coordinator.close()
+
+
+async def refused(work: Any) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        await work
+    return caught.value
+
+
+async def test_packages_come_back_as_they_were_and_are_stored_once(cluster: Cluster) -> None:
+    assert await cluster.client.upload_package(DIGEST, CODE)
+    assert not await cluster.client.upload_package(DIGEST, CODE)
+    assert await cluster.client.download_package(DIGEST) == CODE
+    empty = hashlib.sha256(b"").hexdigest()
+    assert await cluster.client.upload_package(empty, b"")
+    assert await cluster.client.download_package(empty) == b""
+
+
+async def test_packages_that_are_not_what_they_say_are_refused(cluster: Cluster) -> None:
+    error = await refused(cluster.client.upload_package("0" * 64, CODE))
+    assert error.reason == "DIGEST_MISMATCH"
+    assert DIGEST in error.message
+    assert (await refused(cluster.client.upload_package("../etc", CODE))).reason == "DIGEST_INVALID"
+    assert (await refused(cluster.client.download_package("1" * 64))).code is FailureCode.NOT_FOUND
+    large = bytes(MAX_PACKAGE_BYTES + 1)
+    error = await refused(cluster.client.upload_package(hashlib.sha256(large).hexdigest(), large))
+    assert error.reason == "PACKAGE_TOO_LARGE"
+
+
+async def test_a_damaged_package_is_never_handed_out_whole() -> None:
+    store = MemoryStore()
+    packages = Packages(store, 5)
+    await packages.put(DIGEST, CODE)
+    (manifest,) = await store.read_states("packages", [DIGEST.encode()])
+    assert manifest is not None
+    await store.drop_computation("packages")
+    rows = [manifest, StateRow(f"{DIGEST}/0001".encode(), 1, b"other")]
+    await store.write_states("packages", "packages", 5, rows)
+    with pytest.raises(RequestError, match="is damaged"):
+        async for _ in packages.get(DIGEST):
+            pass
+
+
+async def test_6_2_a_deposed_master_stores_no_packages() -> None:
+    store = MemoryStore()
+    await Packages(store, 6).put(DIGEST, CODE)
+    with pytest.raises(RequestError, match="no longer leads"):
+        await Packages(store, 5).put(hashlib.sha256(b"x").hexdigest(), b"x")
+
+
+async def test_a_topology_runs_and_can_be_looked_at(cluster: Cluster) -> None:
+    await register_worker(cluster.coordinator, "w1", "127.0.0.1:1")
+    record = await cluster.submit()
+    assert record.state == catalog.TOPOLOGY_STATE_RUNNING
+    assert record.submitted_at_us > 0
+    found = await cluster.client.get_topology("zeitgeist")
+    assert found.topology == record
+    assert {one.stream for one in found.logs} == {"dips", "zeitgeist.dead-letters"}
+    assert len(found.interval_maps) == 4
+    assert {one.owner.worker_id for record in found.interval_maps for one in record.intervals} == {"w1"}
+
+
+async def test_a_submission_without_its_package_is_refused(cluster: Cluster) -> None:
+    error = await refused(cluster.client.submit(with_code(topology())))
+    assert error.reason == "PACKAGE_UNKNOWN"
+
+
+async def test_every_problem_travels_with_the_refusal(cluster: Cluster) -> None:
+    bad = topology(computations=[computation("a", {"querys": "text"}, []), computation("a", {}, [])])
+    problems = await cluster.client.validate(bad)
+    error = await refused(cluster.submit(bad))
+    assert error.code is FailureCode.INVALID_ARGUMENT
+    assert list(error.problems) == problems
+    assert len(problems) == 3
+    assert "did you mean 'queries'" in str(error)
+
+
+async def test_validate_tells_of_a_taken_name(cluster: Cluster) -> None:
+    await cluster.submit()
+    assert await cluster.client.validate(with_code(topology())) == []
+    (problem,) = await cluster.client.validate(topology())
+    assert "use another name" in problem.message
+
+
+async def test_requests_repeated_under_their_id_are_one(cluster: Cluster) -> None:
+    first = await cluster.submit(request="r1")
+    assert await cluster.submit(request="r1") == first
+    error = await refused(cluster.submit(request="r2"))
+    assert error.code is FailureCode.ALREADY_EXISTS
+    assert "cancel" in error.remedy
+
+
+async def test_lists_come_in_pages(cluster: Cluster) -> None:
+    for index in range(5):
+        await cluster.submit(topology(f"t{index}", [source("s")], [computation("c", {"s": "k"}, [])]))
+    assert [one.spec.name for one in await cluster.client.list_topologies(page_size=2)] == [f"t{i}" for i in range(5)]
+
+
+async def test_unknown_names_are_not_found(cluster: Cluster) -> None:
+    await cluster.submit()
+    for work in (cluster.client.get_topology("zeitgeisd"), cluster.client.drain("zeitgeisd")):
+        error = await refused(work)
+        assert error.code is FailureCode.NOT_FOUND
+        assert "did you mean 'zeitgeist'" in error.message
+    assert (await refused(cluster.client.ensure_stream_log("dipps"))).code is FailureCode.NOT_FOUND
+
+
+async def test_routing_is_told_whole_and_again_after_each_change(cluster: Cluster) -> None:
+    await register_worker(cluster.coordinator, "w1", "127.0.0.1:1")
+    await cluster.submit()
+    watch = cluster.client.watch_routing("queries")
+    first = await anext(watch)
+    assert [one.computation for one in first.consumers] == ["window-counter"]
+    assert first.stream.injected
+    assert first.consumers[0].intervals.intervals[0].owner.address == "127.0.0.1:1"
+    assert not first.draining
+    reader = topology("reader", [source("queries")], [computation("r", {"queries": "q"}, ["out"])])
+    await cluster.submit(reader)
+    second = await anext(watch)
+    assert [one.topology for one in second.consumers] == ["reader", "zeitgeist"]
+    assert second.revision > first.revision
+    await cluster.client.cancel("reader")
+    assert [one.topology for one in (await anext(watch)).consumers] == ["zeitgeist"]
+    await cluster.client.drain("zeitgeist")
+    assert (await anext(watch)).draining
+    await watch.aclose()  # type: ignore[attr-defined]
+
+
+async def test_routing_of_an_unknown_stream_is_not_found(cluster: Cluster) -> None:
+    error = await refused(anext(cluster.client.watch_routing("queries")))
+    assert error.code is FailureCode.NOT_FOUND
+
+
+async def test_a_stream_log_is_made_once_and_found_again(cluster: Cluster) -> None:
+    await register_worker(cluster.coordinator, "w1", "127.0.0.1:1")
+    await cluster.submit()
+    one = await cluster.client.ensure_stream_log("windows")
+    assert one == await cluster.client.ensure_stream_log("windows")
+    assert one.owner.worker_id == "w1"
+    assert (await cluster.store.read_head(one.journal)).commit == 0
+
+
+async def test_a_drain_ends_once_the_workers_have_nothing_to_do(cluster: Cluster) -> None:
+    async with neighbours() as (address, servicer):
+        await register_worker(cluster.coordinator, "w1", address)
+        record = await cluster.submit()
+        found = await cluster.client.get_topology("zeitgeist")
+        servicer.journals = {i.journal: i.sequencer for one in found.interval_maps for i in one.intervals}
+        servicer.queued = 4
+        assert (await cluster.client.drain("zeitgeist")).state == catalog.TOPOLOGY_STATE_DRAINING
+        await until(cluster, lambda one: any("4 records pending" in line for line in one.waiting_for))
+        servicer.queued = 0
+        drained = await until(cluster, lambda one: one.topology.state == catalog.TOPOLOGY_STATE_DRAINED)
+        for one in drained.interval_maps:
+            assert one.intervals[0].HasField("owner") == (one.topology == "")
+        assert record.incarnations == drained.topology.incarnations
+
+
+async def until(cluster: Cluster, holds: Any) -> control.GetTopologyResponse:
+    async with asyncio.timeout(10):
+        while True:
+            found = await cluster.client.get_topology("zeitgeist")
+            if holds(found):
+                return found
+            await asyncio.sleep(0.02)
+
+
+async def test_cancel_drops_journals_and_state_and_frees_the_name(cluster: Cluster) -> None:
+    await cluster.submit()
+    journals = [
+        one.journal for m in (await cluster.client.get_topology("zeitgeist")).interval_maps for one in m.intervals
+    ]
+    assert (await cluster.client.cancel("zeitgeist")).state == catalog.TOPOLOGY_STATE_CANCELLED
+    await until(cluster, lambda one: not one.interval_maps)
+    for journal in journals:
+        with pytest.raises(Exception, match=journal):
+            await cluster.store.read_head(journal)
+    assert (await cluster.submit(request="again")).version == 2
+
+
+async def test_injectors_are_accepted_by_the_authority_before_they_begin_g4(cluster: Cluster) -> None:
+    await cluster.submit()
+    assert (await refused(cluster.client.open_injector("queries", "p"))).reason == "NO_AUTHORITY"
+    async with neighbours() as (address, servicer):
+        await register_authority(cluster.coordinator, address)
+        await asyncio.sleep(0.05)
+        opened = await cluster.client.open_injector("queries", "p")
+        assert servicer.sequencers == {"p": opened.sequencer}
+        assert opened.watermark_us == -5
+        assert opened.authority.address == address
+        again = await cluster.client.open_injector("queries", "p")
+        assert again.sequencer > opened.sequencer
+        servicer.values = {"p": 7, "q": MAX_TIMESTAMP}
+        (status,) = await cluster.client.list_injectors("queries")
+        assert (status.process, status.watermark_us, status.finished) == ("p", 7, False)
+        assert status.sequencer == again.sequencer
+        assert (await refused(cluster.client.open_injector("queries", "q"))).reason == "INJECTOR_FINISHED"
+        assert [one.finished for one in await cluster.client.list_injectors()] == [False, True]
+        assert (await refused(cluster.client.list_injectors("nope"))).code is FailureCode.NOT_FOUND
+
+
+async def test_batch_cursors_survive_and_never_go_back(cluster: Cluster) -> None:
+    assert await cluster.client.batch_cursor("query/1") == -1
+    for batch in (0, 4, 2):
+        await cluster.client.commit_batch("query/1", batch)
+    assert await cluster.client.batch_cursor("query/1") == 4
+
+
+async def test_7_1_a_vanished_workers_intervals_move_while_the_master_watches(cluster: Cluster) -> None:
+    lease = await cluster.coordinator.grant_lease(60)
+    await register_worker(cluster.coordinator, "w1", "127.0.0.1:1", lease)
+    await cluster.submit()
+    await register_worker(cluster.coordinator, "w2", "127.0.0.1:2")
+    watch = cluster.client.watch_routing("queries")
+    first = (await anext(watch)).consumers[0].intervals.intervals[0]
+    await cluster.coordinator.revoke_lease(lease)
+    second = (await anext(watch)).consumers[0].intervals.intervals[0]
+    assert (first.owner.worker_id, second.owner.worker_id) == ("w1", "w2")
+    assert second.sequencer > first.sequencer
+    await watch.aclose()  # type: ignore[attr-defined]
+
+
+async def test_health_and_reflection_answer(cluster: Cluster) -> None:
+    channel = open_channel(cluster.client.address)
+    health = health_pb2_grpc.HealthStub(channel)
+    answer = await health.Check(health_pb2.HealthCheckRequest(service="millwheel.v1.TopologyService"), timeout=5)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    (listed,) = [one async for one in reflection.ServerReflectionInfo(iter([request]), timeout=5)]
+    assert "millwheel.v1.RoutingService" in {one.name for one in listed.list_services_response.service}
+    await channel.close(None)
+
+
+async def test_7_1_a_standby_names_the_leader_and_takes_over_when_it_is_gone() -> None:
+    coordinator, store = MemoryCoordinator(), MemoryStore()
+    async with AsyncExitStack() as old, AsyncExitStack() as new:
+        first, leader = await old.enter_async_context(replica(coordinator, store, ttl=0.3))
+        await leader.leading()
+        second, _ = await new.enter_async_context(replica(coordinator, store, ttl=0.3))
+        async with ControlClient(second) as client:
+            with pytest.raises(grpc.aio.AioRpcError, match=f"the master at {first} leads"):
+                await client._topologies().ListTopologies(control.ListTopologiesRequest(), timeout=5)
+            await client.upload_package(DIGEST, CODE)
+            assert client.address == first
+            await client.submit(with_code(topology()), "r1")
+        await old.aclose()
+        async with ControlClient(second, patience=10) as client:
+            assert [one.spec.name for one in await client.list_topologies()] == ["zeitgeist"]
+            assert await client.download_package(DIGEST) == CODE
+    await coordinator.close()
+
+
+async def test_a_request_at_a_master_that_loses_its_leadership_fails_and_can_be_repeated(cluster: Cluster) -> None:
+    await cluster.client.upload_package(DIGEST, CODE)
+    term = await cluster.shell.leading()
+    await cluster.coordinator.transact((), (), ["leadership/master"])
+    async with ControlClient(cluster.client.address, patience=10) as client:
+        record = await client.submit(with_code(topology()), "r1")
+    assert record.version == 1
+    assert term.is_over

@@ -1,0 +1,142 @@
+"""Failures keep what is wrong, where, and what to do, on their way over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from millwheel.client.control import ControlClient
+from millwheel.rpc.channel import Backoff, open_channel, retrying
+from millwheel.rpc.errors import abort, answering, calling
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.server import bind, create_server
+from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1 import control_pb2_grpc
+from millwheel.sdk.errors import Problem
+from millwheel.store.contract import StoreUnavailableError
+
+
+class Failing(control_pb2_grpc.TopologyServiceServicer):
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def GetTopology(self, request, context):  # type: ignore[no-untyped-def, override]
+        async def work() -> control.GetTopologyResponse:
+            raise self.error
+
+        return await answering(context, work)
+
+    async def DownloadPackage(self, request, context):  # type: ignore[no-untyped-def, override]
+        yield control.DownloadPackageResponse(chunk=b"x")
+        assert isinstance(self.error, RequestError)
+        await abort(context, self.error)
+
+
+async def told(error: Exception) -> RequestError:
+    server = create_server()
+    address = bind(server)
+    control_pb2_grpc.add_TopologyServiceServicer_to_server(Failing(error), server)
+    await server.start()
+    try:
+        async with ControlClient(address) as client:
+            with pytest.raises(RequestError) as caught:
+                await client.get_topology("x")
+            if isinstance(error, RequestError):
+                with pytest.raises(RequestError, match=error.message):
+                    await client.download_package("0" * 64)
+            return caught.value
+    finally:
+        await server.stop(0)
+
+
+async def test_everything_arrives() -> None:
+    problems = [Problem("stream 'a'", "is odd"), Problem("b", "ünïcode")]
+    sent = RequestError(
+        FailureCode.FAILED_PRECONDITION, "no", "do so", reason="ODD", problems=problems, leader="127.0.0.1:5"
+    )
+    got = await told(sent)
+    for name in ("code", "message", "remedy", "reason", "problems", "leader"):
+        assert getattr(got, name) == getattr(sent, name)
+    assert str(got) == "no\n  stream 'a': is odd\n  b: ünïcode\ndo so"
+    assert str(RequestError(FailureCode.ABORTED, "no", "do so")) == "no: do so"
+
+
+async def test_a_store_that_fails_is_told_as_unavailable_and_a_fault_as_internal() -> None:
+    assert (await told(StoreUnavailableError("gone"))).code is FailureCode.UNAVAILABLE
+    got = await told(KeyError("k"))
+    assert got.code is FailureCode.INTERNAL
+    assert "KeyError" in got.message
+    assert "log" in got.remedy
+
+
+async def test_a_server_that_is_not_there_is_named_with_what_to_do() -> None:
+    async with ControlClient("127.0.0.1:1") as client:
+        with pytest.raises(RequestError, match=r"127\.0\.0\.1:1 ") as caught:
+            await client.list_topologies()
+    assert caught.value.code is FailureCode.UNAVAILABLE
+    assert "start-dev" in caught.value.remedy
+
+
+async def test_a_server_that_does_not_answer_is_given_up_at_the_deadline() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        async with ControlClient(f"127.0.0.1:{silent.getsockname()[1]}", deadline=0.2) as client:
+            with pytest.raises(RequestError) as caught:
+                await client.list_topologies()
+    assert caught.value.code in (FailureCode.DEADLINE_EXCEEDED, FailureCode.UNAVAILABLE)
+
+
+async def test_a_call_that_the_server_does_not_know_is_told_so() -> None:
+    server = create_server()
+    address = bind(server)
+    await server.start()
+    channel = open_channel(address)
+    stub = control_pb2_grpc.TopologyServiceStub(channel)
+    with pytest.raises(RequestError, match="does not offer this call"):
+        async with calling(address):
+            await stub.GetTopology(control.GetTopologyRequest(), timeout=5)
+    await channel.close(None)
+    await server.stop(0)
+
+
+async def test_a_taken_port_is_named() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        server = create_server()
+        with pytest.raises(RequestError, match=f"127.0.0.1:{port}: the port is in use: .*another port"):
+            bind(server, port)
+    assert bind(server, port) == f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+def test_back_off_doubles_within_its_bounds() -> None:
+    backoff = Backoff(0.1, 1.0)
+    assert [backoff.delay(n, 1.0) for n in (1, 2, 3, 9, 999)] == [0.1, 0.2, 0.4, 1.0, 1.0]
+    assert backoff.delay(3, 0.0) == 0.2
+
+
+async def test_only_passing_failures_are_tried_again_and_not_for_ever() -> None:
+    attempts = []
+
+    async def failing(code: FailureCode, times: int) -> str:
+        attempts.append(code)
+        if len(attempts) <= times:
+            raise RequestError(code, "no")
+        return "yes"
+
+    quick = Backoff(0.01, 0.02)
+    assert await retrying(lambda: failing(FailureCode.UNAVAILABLE, 3), patience=5, backoff=quick) == "yes"
+    assert len(attempts) == 4
+    attempts.clear()
+    with pytest.raises(RequestError):
+        await retrying(lambda: failing(FailureCode.NOT_FOUND, 1), patience=5, backoff=quick)
+    assert len(attempts) == 1
+    attempts.clear()
+    async with asyncio.timeout(5):
+        with pytest.raises(RequestError):
+            await retrying(lambda: failing(FailureCode.ABORTED, 10**9), patience=0.2, backoff=quick)
