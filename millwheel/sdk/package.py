@@ -73,7 +73,7 @@ def package_of(topology: Topology, *, include: Iterable[str] = ()) -> CodePackag
 
     Also for the script that is running: it goes by its file, and is imported under the file's name.
     """
-    modules = sorted(sys.modules.items(), key=lambda item: item[0] != topology.made_in)
+    modules = sorted(sys.modules.items(), key=lambda item: item[0] != topology._made_in)
     for module_name, module in modules:
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
             if value is topology:

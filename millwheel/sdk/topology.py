@@ -129,11 +129,6 @@ class Topology:
         self._declarations.append(declaration)
         self._planned = None
 
-    @property
-    def made_in(self) -> str:
-        """The name of the module that made this object."""
-        return self._made_in
-
     def validate(self) -> list[Problem]:
         """All mistakes at once; an empty list where there are none."""
         return list(self._examine()[1])

@@ -1,0 +1,299 @@
+"""Code packages: the same code makes the same bytes, and two packages never get each other's code."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import millwheel as mw
+from millwheel.sdk import loading, package
+from millwheel.sdk.loading import load_topology
+from millwheel.sdk.package import CodePackage, build_package, package_of
+
+HERE = mw.Topology("here")
+
+TOPOLOGY = """\
+import millwheel as mw
+
+class Echo(mw.Computation[str, int]):
+    def process_record(self, ctx, record):
+        ctx.state += 1
+
+it = mw.Topology({name!r})
+it.source("words", str)
+it.add(Echo, inputs={{"words": mw.key(str)}})
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forget_packages() -> Iterator[None]:
+    """What a test loads is gone after it."""
+    modules, finders = set(sys.modules), list(sys.meta_path)
+    yield
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+    sys.meta_path[:] = finders
+    loading._finders.clear()
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def write_package(root: Path, name: str = "mw_shop", *, topology: str = "shop") -> Path:
+    write(root / name / "__init__.py", "")
+    write(root / name / "parts" / "__init__.py", "")
+    write(root / name / "parts" / "words.py", "GREETING = 'hello'\n")
+    write(root / name / "data.txt", "kept")
+    write(root / name / "__pycache__" / "old.pyc", "dropped")
+    write(root / name / ".hidden" / "x.py", "dropped")
+    source = TOPOLOGY.format(name=topology) + "from .parts.words import GREETING\n"
+    return write(root / name / "flow.py", source)
+
+
+def names(built: CodePackage) -> list[str]:
+    return zipfile.ZipFile(io.BytesIO(built.data)).namelist()
+
+
+def load(built: CodePackage, directory: Path) -> mw.Topology:
+    return load_topology(built.digest, built.data, built.entry_point, directory)
+
+
+def test_a_package_holds_the_whole_top_level_package_without_caches(tmp_path: Path) -> None:
+    file = write_package(tmp_path)
+    built = build_package(f"{file}:it")
+    assert built.entry_point == "mw_shop.flow:it"
+    assert names(built) == [
+        "mw_shop/__init__.py",
+        "mw_shop/data.txt",
+        "mw_shop/flow.py",
+        "mw_shop/parts/__init__.py",
+        "mw_shop/parts/words.py",
+    ]
+    assert built.reference().digest == built.digest
+    assert built.reference().entry_point == built.entry_point
+
+
+def test_modules_are_found_by_name_without_importing_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "mw_loud" / "__init__.py", "raise RuntimeError('imported')")
+    write(tmp_path / "mw_loud" / "flow.py", TOPOLOGY.format(name="loud"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    built = build_package("mw_loud.flow:it")
+    assert names(built) == ["mw_loud/__init__.py", "mw_loud/flow.py"]
+    assert "mw_loud" not in sys.modules
+
+
+def test_modules_are_found_where_the_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "mw_single.py", TOPOLOGY.format(name="single"))
+    monkeypatch.chdir(tmp_path)
+    built = build_package("mw_single:it")
+    assert names(built) == ["mw_single.py"]
+    assert load(built, tmp_path / "packages").name == "single"
+
+
+def test_the_same_code_has_the_same_digest_wherever_and_whenever_it_lies(tmp_path: Path) -> None:
+    one, other = write_package(tmp_path / "one"), write_package(tmp_path / "other" / "deep")
+    other.touch()
+    first, second = build_package(f"{one}:it"), build_package(f"{other}:it")
+    assert (first.data, first.digest) == (second.data, second.digest)
+    other.write_text(other.read_text() + "\n")
+    assert build_package(f"{other}:it").digest != first.digest
+
+
+def test_a_single_file_is_packaged_alone_and_others_can_be_included(tmp_path: Path) -> None:
+    file = write(tmp_path / "mw_alone.py", "from mw_friend import NAME\n" + TOPOLOGY.format(name="alone"))
+    friend = write(tmp_path / "mw_friend.py", "NAME = 'x'\n")
+    built = build_package(f"{file}:it")
+    assert names(built) == ["mw_alone.py"]
+    with pytest.raises(mw.PackageError) as raised:
+        load(built, tmp_path / "packages")
+    assert str(raised.value) == (
+        f"package {built.digest[:12]}: importing 'mw_alone' failed with ModuleNotFoundError: "
+        "No module named 'mw_friend': install it, or include it in the package"
+    )
+    assert "mw_alone" not in sys.modules
+    whole = build_package(f"{file}:it", include=[str(friend)])
+    assert names(whole) == ["mw_alone.py", "mw_friend.py"]
+    assert load(whole, tmp_path / "packages").name == "alone"
+
+
+def test_a_loaded_package_runs_from_its_own_directory(tmp_path: Path) -> None:
+    built = build_package(f"{write_package(tmp_path)}:it")
+    topology = load(built, tmp_path / "packages")
+    assert topology.name == "shop"
+    assert topology.validate() == []
+    assert sys.modules["mw_shop.parts.words"].__file__ == str(
+        tmp_path / "packages" / built.digest / "mw_shop" / "parts" / "words.py"
+    )
+
+
+def test_loading_the_same_package_again_gives_the_same_topology(tmp_path: Path) -> None:
+    built = build_package(f"{write_package(tmp_path)}:it")
+    assert load(built, tmp_path / "packages") is load(built, tmp_path / "packages")
+
+
+def test_two_versions_of_one_module_are_never_mixed_in_a_process(tmp_path: Path) -> None:
+    old = build_package(f"{write_package(tmp_path / 'old', topology='old')}:it")
+    new = build_package(f"{write_package(tmp_path / 'new', topology='new')}:it")
+    loaded = load(old, tmp_path / "packages")
+    with pytest.raises(mw.PackageError) as raised:
+        load(new, tmp_path / "packages")
+    assert str(raised.value) == (
+        f"package {new.digest[:12]} cannot be loaded beside package {old.digest[:12]}: both hold a module 'mw_shop': "
+        "run it in a process of its own"
+    )
+    assert load(old, tmp_path / "packages") is loaded
+
+
+def test_a_module_that_the_process_has_from_elsewhere_is_not_taken_for_the_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_package(tmp_path)
+    built = build_package(f"{file}:it")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    __import__("mw_shop.flow")
+    with pytest.raises(mw.PackageError) as raised:
+        load(built, tmp_path / "packages")
+    assert str(raised.value) == (
+        f"package {built.digest[:12]} cannot be loaded: its module 'mw_shop' has the name of one that this process "
+        f"imported from {tmp_path}/mw_shop/__init__.py: run it in a process of its own, or rename it"
+    )
+
+
+def test_a_packages_modules_go_before_others_of_the_same_name_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build_package(f"{write_package(tmp_path / 'mine', topology='mine')}:it")
+    write_package(tmp_path / "installed", topology="installed")
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    assert load(built, tmp_path / "packages").name == "mine"
+
+
+def test_damaged_bytes_are_refused(tmp_path: Path) -> None:
+    built = build_package(f"{write_package(tmp_path)}:it")
+    with pytest.raises(mw.PackageError, match=f"package {built.digest[:12]} is damaged: its bytes have the digest"):
+        load_topology(built.digest, built.data[:-1] + b"x", built.entry_point, tmp_path / "packages")
+    assert not (tmp_path / "packages").exists()
+
+
+@pytest.mark.parametrize("name", ["../evil.py", "/evil.py", "a/../../evil.py"])
+def test_a_package_cannot_write_outside_of_its_directory(tmp_path: Path, name: str) -> None:
+    data = package._zip({name: b"x = 1"})
+    digest = hashlib.sha256(data).hexdigest()
+    with pytest.raises(mw.PackageError, match="which lies outside of it"):
+        load_topology(digest, data, "evil:x", tmp_path / "packages")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_zip_is_refused(tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"nonsense").hexdigest()
+    with pytest.raises(mw.PackageError, match="is no zip file"):
+        load_topology(digest, b"nonsense", "m:a", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [
+        ("its", "'mw_shop.flow:its' is no millwheel.Topology: it has it (did you mean 'it'?)"),
+        ("Echo", "'mw_shop.flow:Echo' is no millwheel.Topology: it has it"),
+    ],
+)
+def test_an_entry_point_without_a_topology_is_named_with_those_there_are(
+    tmp_path: Path, attribute: str, message: str
+) -> None:
+    built = build_package(f"{write_package(tmp_path)}:{attribute}")
+    with pytest.raises(mw.PackageError) as raised:
+        load(built, tmp_path / "packages")
+    assert str(raised.value) == f"package {built.digest[:12]}: {message}"
+    assert load_topology(built.digest, built.data, "mw_shop.flow:it", tmp_path / "packages").name == "shop"
+
+
+def test_an_entry_point_outside_of_the_package_is_refused(tmp_path: Path) -> None:
+    built = build_package(f"{write_package(tmp_path)}:it")
+    with pytest.raises(mw.PackageError, match="has no module 'os', of its entry point 'os:environ'"):
+        load_topology(built.digest, built.data, "os:environ", tmp_path / "packages")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (
+            "mw_shop.flow",
+            "'mw_shop.flow' names no topology: write package.module:attribute or path/to/file.py:attribute",
+        ),
+        ("mw_shop:a-b", "'mw_shop:a-b' names no topology: write package.module:attribute or path/to/file.py:attribute"),
+        (
+            "mw_nowhere.flow:it",
+            "module 'mw_nowhere.flow' cannot be found: run this where it can be imported, or name its file",
+        ),
+        ("nowhere/flow.py:it", "there is no file 'nowhere/flow.py'"),
+        ("math:it", "module 'math' is not made of Python files (built-in): only those can be packaged"),
+        ("some-flow.py:it", "'some-flow.py' cannot be imported: 'some-flow' is no module name"),
+        ("queue.py:it", "module 'queue' would hide the one that every process has: rename it ({here}/queue.py)"),
+        ("mw_shop.flaw:it", "module 'mw_shop.flaw' cannot be found: there is no mw_shop/flaw.py in {here}"),
+        ("millwheel.sdk:it", "module 'millwheel' would hide the one that every process has: rename it ({millwheel})"),
+    ],
+)
+def test_code_that_cannot_be_packaged_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, message: str
+) -> None:
+    write_package(tmp_path)
+    write(tmp_path / "some-flow.py", "")
+    write(tmp_path / "queue.py", "")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(mw.PackageError) as raised:
+        build_package(target)
+    where = {"here": tmp_path.resolve(), "millwheel": Path(mw.__file__ or "").parent}
+    if target.startswith("math"):
+        assert "module 'math' is not made of Python files" in str(raised.value)
+    else:
+        assert str(raised.value) == message.format(**where)
+
+
+def test_packages_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_package(tmp_path)
+    size = sum(len(data) for _, data in package._files([file.parent]))
+    monkeypatch.setattr(package, "MAX_PACKAGE_BYTES", size)
+    build_package(f"{file}:it")
+    monkeypatch.setattr(package, "MAX_PACKAGE_BYTES", size - 1)
+    with pytest.raises(mw.PackageError, match=rf"has more than {size - 1:,} bytes: keep data out of the package"):
+        build_package(f"{file}:it")
+    assert size < 64 << 20
+
+
+def test_linked_directories_are_packaged_and_loops_refused(tmp_path: Path) -> None:
+    file = write_package(tmp_path)
+    write(tmp_path / "elsewhere" / "more.py", "X = 1")
+    (file.parent / "linked").symlink_to(tmp_path / "elsewhere")
+    assert "mw_shop/linked/more.py" in names(build_package(f"{file}:it"))
+    (file.parent / "loop").symlink_to(file.parent)
+    with pytest.raises(mw.PackageError, match="is a link to a directory above it"):
+        build_package(f"{file}:it")
+
+
+def test_a_topology_of_this_process_is_packaged_by_where_it_stands() -> None:
+    built = package_of(HERE)
+    assert built.entry_point == f"{__name__}:HERE"
+    assert "tests/sdk/test_package.py" in names(built)
+
+
+def test_a_topology_without_a_name_cannot_be_packaged() -> None:
+    with pytest.raises(mw.PackageError, match=r"Topology\('adrift'\) is no module's attribute"):
+        package_of(mw.Topology("adrift"))
+
+
+def test_the_running_script_is_packaged_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_package(tmp_path)
+    main = type(sys)("__main__")
+    main.__file__ = str(file)
+    exec(compile(TOPOLOGY.format(name="script"), str(file), "exec"), main.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert package_of(main.it).entry_point == "mw_shop.flow:it"

@@ -1,0 +1,71 @@
+"""A user's program as a strict type checker reads it; the lines with ``error`` must not pass."""
+
+from __future__ import annotations
+
+import msgspec
+
+import millwheel as mw
+
+
+class Query(msgspec.Struct):
+    text: str
+
+
+class Count(msgspec.Struct):
+    count: int = 0
+
+
+class Counter(mw.Computation[Query, Count]):
+    def process_record(self, ctx: mw.Context[Count], record: mw.Record[Query]) -> None:
+        ctx.state.count += len(record.value.text)
+        ctx.set_timer(mw.Timestamp(record.timestamp + mw.seconds(1)), tag="end", hold=record.timestamp)
+        ctx.produce("counts", ctx.state, timestamp=record.timestamp)
+        print(ctx.state.text)  # error: attr-defined
+        print(record.value.count)  # error: attr-defined
+        ctx.set_timer(1.5)  # error: arg-type
+
+    async def process_timer(self, ctx: mw.Context[Count], timer: mw.Timer) -> None:
+        del ctx.state
+        ctx.state = Count(3)
+        ctx.state = 3  # error: assignment
+
+
+class Stateless(mw.Computation[Query]):
+    state_codec = None
+
+    async def process_record(self, ctx: mw.Context[None], record: mw.Record[Query]) -> None:
+        ctx.produce("queries", record.value)
+
+
+class Either(mw.Computation[Query | Count, dict[str, int]]):
+    state_codec = mw.Codec(lambda state: msgspec.json.encode(state), lambda data: msgspec.json.decode(data))
+
+    def process_record(self, ctx: mw.Context[dict[str, int]], record: mw.Record[Query | Count]) -> None:
+        if isinstance(record.value, Query):
+            ctx.state[record.value.text] = record.value.text  # error: assignment
+
+
+class WrongState(mw.Computation[Query, Count]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Query]) -> None: ...  # error: override
+
+
+class WrongCodec(mw.Computation[Query, Count]):
+    state_codec = mw.Codec[int](lambda state: b"", lambda data: 3)  # error: assignment
+
+    def process_record(self, ctx: mw.Context[Count], record: mw.Record[Query]) -> None: ...
+
+
+topology = mw.Topology("typed")
+topology.source("queries", Query | None, id_slack=mw.hours(2), injectors=["one"], retention=mw.Retention(bytes=1))
+topology.stream("counts", Count, codec=mw.Codec[Count](lambda value: b"", lambda data: Count()))
+topology.add(Counter, inputs={"queries": mw.key("text", "user.id")}, outputs=["counts"], on_failure=mw.stop(after=2))
+topology.add(
+    Either(), inputs={"counts": mw.key(lambda value: value.count)}, outputs={"x": int | str}, late=mw.Late.DROP
+)
+topology.add(Counter, inputs={"queries": "text"})  # error: dict-item
+topology.add(Query, inputs={"queries": mw.key("text")})  # error: arg-type
+topology.add(Counter, inputs={}, late="drop")  # error: arg-type
+mw.key()  # error: call-overload
+mw.key(3)  # error: call-overload
+mw.Retention(mw.hours(1))  # error: call-arg
+problems: list[mw.Problem] = topology.validate()
