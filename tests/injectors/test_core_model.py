@@ -1,0 +1,272 @@
+"""The injector's core against workers that lose, refuse, repeat, move, split and die (5.2, 6.1.1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from millwheel.client.injector.core import InjectorCore
+from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, partition_scope
+from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits, Send
+from millwheel.client.injector.routing import Routing
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.worker.dedup import Sender
+from tests.injectors.receivers import NOT_OWNER, Answer, Consumer
+
+LIMITS = Limits(
+    batch_records=4, batch_bytes=64, window_records=40, window_bytes=400, linger=5,
+    retry_first=10, retry_last=80, resend_after=1_000, max_flights=3,
+)  # fmt: skip
+ADDRESSES = ["a", "b", "c"]
+OPAQUE = IdScope(IdKind.OPAQUE)
+SCOPES = [partition_scope("s", "p", "0"), partition_scope("s", "p", "1"), OPAQUE]
+HASHER = IdHasher("s", "p")
+
+keys = st.sampled_from([b"", b"a", b"b", b"c", b"cc", b"d", b"e"])
+counts = st.integers(0, 5)
+
+
+class InjectorMachine(RuleBasedStateMachine):
+    """The network is a list of sendings and a list of answers per address; anything may happen to them."""
+
+    @initialize()
+    def start(self) -> None:
+        self.core = InjectorCore("s", "p", limits=LIMITS)
+        self.now = 0
+        self.revision = 1
+        self.consumers = {"x": Consumer.new("x", "a"), "y": Consumer.new("y", "b")}
+        self.known_consumers = set(self.consumers)
+        self.gone: list[Consumer] = []
+        self.network: list[Send] = []
+        self.answers: list[tuple[str, int, Answer]] = []
+        self.wanted: set[str] = set()
+        self.up: dict[str, int] = {}
+        """Connected addresses, and the life of each connection."""
+        self.lives = 0
+        self.positions = dict.fromkeys(SCOPES, 0)
+        self.accepted: list[tuple[IdScope, object, dict[str, bytes], bytes, int, frozenset[str], bool]] = []
+        self.last_published: int = MIN_TIMESTAMP
+        self.bytes_of: dict[tuple[str, object], tuple[bytes, bytes, int]] = {}
+        self.perform(self.core.routed(self.routing(), self.now))
+
+    def routing(self) -> Routing:
+        return Routing(self.revision, {name: consumer.routing() for name, consumer in self.consumers.items()})
+
+    def perform(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Connect):
+                self.wanted.add(instruction.address)
+            elif isinstance(instruction, Disconnect):
+                self.wanted.discard(instruction.address)
+                self.hang_up(instruction.address)
+            else:
+                assert instruction.address in self.up, "sent without a connection"
+                self.check_same_bytes(instruction)
+                self.network.append(instruction)
+
+    def check_same_bytes(self, send: Send) -> None:
+        assert 0 < len(send.keys) <= LIMITS.batch_records
+        for id_, key, value, timestamp in zip(send.ids, send.keys, send.values, send.timestamps, strict=True):
+            known = self.bytes_of.setdefault((f"{send.consumer} {send.scope.name}", id_), (key, value, timestamp))
+            assert known == (key, value, timestamp), "an id came again with other bytes"
+
+    def hang_up(self, address: str) -> None:
+        self.up.pop(address, None)
+        self.network = [send for send in self.network if send.address != address]
+        self.answers = [answer for answer in self.answers if answer[0] != address]
+
+    # The user.
+
+    @rule(
+        scope=st.sampled_from(SCOPES),
+        rows=st.lists(st.tuples(keys, keys, st.integers(-3, 40)), min_size=1, max_size=9),
+        gap=st.integers(0, 3),
+        size=st.sampled_from([1, 8, 70]),
+    )
+    def send(self, scope: IdScope, rows: list[tuple[bytes, bytes, int]], gap: int, size: int) -> None:
+        rows = rows[: self.core.room()]
+        if not rows:
+            return
+        names = sorted(self.known_consumers)
+        base = self.core.publication.declared
+        start = max(0, base) if base > MIN_TIMESTAMP else 0
+        first = self.positions[scope] + gap
+        self.positions[scope] = first + len(rows)
+        numbers = list(range(first, first + len(rows)))
+        ids: list[int] | list[bytes] = numbers if scope.kind is IdKind.POSITION else HASHER.hash_all(numbers)
+        values = [f"{scope.name}:{number}:".encode().ljust(size, b".") for number in numbers]
+        timestamps = [start + offset for _, _, offset in rows]
+        columns = {name: [row[0] if name == "x" else row[1] for row in rows] for name in names}
+        for at in range(len(rows)):
+            late = timestamps[at] < self.last_published
+            due = {name: column[at] for name, column in columns.items()}
+            self.accepted.append((scope, ids[at], due, values[at], timestamps[at], frozenset(names), late))
+        self.perform(self.core.add(Columns(values, timestamps, columns, scope, ids), self.now))
+
+    @rule(step=st.integers(0, 30))
+    def advance(self, step: int) -> None:
+        self.core.publication.declare(max(0, self.core.publication.declared) + step)
+
+    @rule()
+    def broadcast(self) -> None:
+        """Receivers forget the opaque ids that the published watermark has passed."""
+        value = self.core.published().watermark
+        for consumer in self.consumers.values():
+            for receiver in consumer.receivers.values():
+                receiver.dedup.advance("injector/s", value, 0, [("injector/s/p", 1)])
+
+    # The network.
+
+    def refuse_or_deliver(self, send: Send, refuse: int) -> None:
+        consumer = self.consumers.get(send.consumer)
+        life = self.up[send.address]
+        if consumer is None or consumer.owners.get(send.journal) != send.address:
+            self.answers.append((send.address, life, (send.token, NOT_OWNER, [])))
+            return
+        sender = Sender("injector/s/p", 1, None, "injector/s", send.watermark)
+        for answer in consumer.receivers[send.journal].deliver(send, sender, refuse):
+            self.answers.append((send.address, life, answer))
+
+    @rule(pick=st.integers(0, 99), refuse=st.sampled_from([0, 0, 0, 2, 9]), again=st.booleans(), swallow=st.booleans())
+    def arrive(self, pick: int, refuse: int, again: bool, swallow: bool) -> None:
+        if self.network:
+            index = pick % len(self.network)
+            send = self.network[index] if again else self.network.pop(index)
+            if not (swallow and pick > 80):
+                self.refuse_or_deliver(send, refuse)
+
+    @rule(pick=st.integers(0, 99), most=st.integers(1, 6))
+    def commit(self, pick: int, most: int) -> None:
+        receivers = [one for consumer in self.consumers.values() for one in consumer.receivers.values()]
+        for address, answer in receivers[pick % len(receivers)].commit(most):
+            if address in self.up:
+                self.answers.append((address, self.up[address], answer))
+
+    @rule(pick=st.integers(0, 99), again=st.booleans())
+    def answer(self, pick: int, again: bool) -> None:
+        if self.answers:
+            index = pick % len(self.answers)
+            _, _, (token, outcome, indexes) = self.answers[index] if again else self.answers.pop(index)
+            self.perform(self.core.answered(token, outcome, indexes, "", self.now))
+
+    @rule(address=st.sampled_from(ADDRESSES))
+    def break_connection(self, address: str) -> None:
+        if address in self.up:
+            self.hang_up(address)
+            self.core.disconnected(address)
+
+    @rule()
+    def connect(self) -> None:
+        for address in sorted(self.wanted - self.up.keys()):
+            self.lives += 1
+            self.up[address] = self.lives
+            self.perform(self.core.connected(address, self.now))
+
+    @rule(step=st.sampled_from([1, 5, 20, 100, 2_000]))
+    def tick(self, step: int) -> None:
+        self.now += step
+        self.perform(self.core.tick(self.now))
+
+    # The cluster. It changes first; the injector learns of it later.
+
+    @rule(pick=st.integers(0, 99), owner=st.sampled_from([*ADDRESSES, ""]))
+    def move(self, pick: int, owner: str) -> None:
+        places = [(one, journal) for one in self.consumers.values() for journal in one.receivers]
+        consumer, journal = places[pick % len(places)]
+        consumer.move(journal, owner)
+
+    @rule(pick=st.integers(0, 99), at=st.sampled_from([b"b", b"c", b"d"]), owner=st.sampled_from(ADDRESSES))
+    def split(self, pick: int, at: bytes, owner: str) -> None:
+        places = [(one, journal) for one in self.consumers.values() for journal in one.receivers]
+        consumer, journal = places[pick % len(places)]
+        consumer.split(journal, at, owner)
+
+    @rule()
+    def routed(self) -> None:
+        self.revision += 1
+        self.known_consumers = set(self.consumers)
+        self.perform(self.core.routed(self.routing(), self.now))
+
+    @rule(owner=st.sampled_from(ADDRESSES))
+    def join_or_leave(self, owner: str) -> None:
+        if "z" in self.consumers:
+            self.gone.append(self.consumers.pop("z"))
+        elif not any(one.name == "z" for one in self.gone):
+            self.consumers["z"] = Consumer.new("z", owner)
+        self.routed()
+
+    # What must hold.
+
+    def missing(self, name: str) -> list[tuple[object, int, bool]]:
+        """Records that are due to a consumer and not committed there."""
+        done = {(row[0], row[2]) for row in self.consumers[name].committed()}
+        return [
+            (id_, timestamp, late)
+            for _, id_, _, value, timestamp, names, late in self.accepted
+            if name in names and (id_, value) not in done
+        ]
+
+    @invariant()
+    def watermark_holds(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        value = self.core.published().watermark
+        assert value >= self.last_published, "G7: the watermark went back"
+        self.last_published = value
+        for name in self.known_consumers & self.consumers.keys():
+            for _, timestamp, late in self.missing(name):
+                assert late or value <= timestamp, "G7: the watermark passed a record that has not arrived"
+
+    @invariant()
+    def window_is_bounded(self) -> None:
+        if hasattr(self, "core"):
+            assert self.core.unacked <= LIMITS.window_records, "G13: the window overflowed"
+
+    def teardown(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        for consumer in self.consumers.values():
+            for journal, owner in list(consumer.owners.items()):
+                if not owner:
+                    consumer.move(journal, "a")
+        self.routed()
+        for _ in range(400):
+            if not self.core.unacked:
+                break
+            self.connect()
+            while self.network:
+                self.refuse_or_deliver(self.network.pop(0), 0)
+            for pick in range(sum(len(one.receivers) for one in self.consumers.values())):
+                self.commit(pick, 1_000)
+            while self.answers:
+                self.answer(0, False)
+            alarm = self.core.next_alarm()
+            self.now = max(self.now, alarm if alarm is not None else self.now)
+            self.perform(self.core.tick(self.now))
+        self.check_end()
+
+    def check_end(self) -> None:
+        assert self.core.unacked == 0, "liveness: a healed cluster has not ACKed everything"
+        assert self.core.unacked_bytes == 0
+        assert self.core.flushed(self.core.accepted)
+        for name, consumer in self.consumers.items():
+            assert not self.missing(name), "G1: an ACKed record took no effect"
+            took = Counter((row[0], row[2]) for row in consumer.committed())
+            assert all(count == 1 for count in took.values()), "G1: a record took effect twice"
+        declared = self.core.publication.declared
+        assert self.core.published().watermark == declared, "G8: the watermark did not catch up"
+        self.core.publication.finish()
+        assert self.core.published().watermark == MAX_TIMESTAMP
+        for scope in SCOPES[:2]:
+            if any(one[0] == scope for one in self.accepted):
+                assert self.core.acknowledged(scope) == self.positions[scope]
+
+
+TestInjectorCore = InjectorMachine.TestCase
+TestInjectorCore.settings = settings(
+    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)
