@@ -40,7 +40,7 @@ def process_row(share: AnyShare) -> ProcessRow:
 class _Frozen:
     name: str
     value: int
-    expected: Sequence[str] | None
+    expected: Sequence[str]
     shares: Sequence[AnyShare]
 
 
@@ -61,10 +61,10 @@ class Snapshot:
         if self.removed:
             yield self._part(REMOVED_PART, Part("", MIN_TIMESTAMP, [], [], [], list(self.removed)))
         for frozen in self.computations:
-            for number, shares in enumerate(self._pieces(frozen.shares)):
-                keys = [keys_row(share) for share in shares] if frozen.expected is None else []
-                processes = [] if frozen.expected is None else [process_row(share) for share in shares]
-                part = Part(frozen.name, frozen.value, keys, processes, list(frozen.expected or ()))
+            for number, rows in enumerate(self._pieces(frozen.shares)):
+                keys = [row for row in rows if isinstance(row, KeysRow)]
+                processes = [row for row in rows if isinstance(row, ProcessRow)]
+                part = Part(frozen.name, frozen.value, keys, processes, list(frozen.expected))
                 yield self._part(f"{frozen.name}#{number}", part)
 
     def _part(self, name: str, part: Part) -> tuple[PartId, bytes]:
@@ -73,12 +73,14 @@ class Snapshot:
         self.size += len(blob)
         return made, blob
 
-    def _pieces(self, shares: Sequence[AnyShare]) -> Iterator[list[AnyShare]]:
-        piece: list[AnyShare] = []
+    def _pieces(self, shares: Sequence[AnyShare]) -> Iterator[list[KeysRow | ProcessRow]]:
+        """The rows of ``shares``, cut at the size limit; at least one piece."""
+        piece: list[KeysRow | ProcessRow] = []
         size = 0
         for share in shares:
-            piece.append(share)
-            size += (keys_row(share) if isinstance(share.member, KeyInterval) else process_row(share)).size()
+            row = process_row(share) if isinstance(share.member, str) else keys_row(share)
+            piece.append(row)
+            size += row.size()
             if size >= self.size_limit:
                 yield piece
                 piece, size = [], 0
@@ -96,7 +98,7 @@ def freeze(registry: Registry, sequencer: int, commit: int, size_limit: int) -> 
             _Frozen(
                 computation.name,
                 computation.value,
-                sorted(computation.expected) if isinstance(computation, InjectorComputation) else None,
+                sorted(computation.expected) if isinstance(computation, InjectorComputation) else (),
                 computation.shares(),
             )
             for computation in registry

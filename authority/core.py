@@ -219,11 +219,7 @@ class AuthorityCore:
         found = self._registry.get(computation)
         if found is None:
             return None
-        rows, holds = found.views(now, self._settings.silent_after)
-        holding = [row for row, held in zip(rows, holds, strict=True) if held]
-        return Explanation(
-            computation, self.broadcast(computation), holding[:limit], rows[:limit], len(holding), len(rows)
-        )
+        return found.explain(self.broadcast(computation), now, self._settings.silent_after, limit)
 
     # -- inside ----------------------------------------------------------------------------------
 

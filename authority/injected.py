@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millwheel.authority.shares import Acceptance, Refusal, Share, ShareView
+from millwheel.authority.shares import Acceptance, Explanation, Refusal, Share, ShareView
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
@@ -103,21 +103,26 @@ class InjectorComputation:
         """All processes' shares by name; a copy."""
         return [share for _, share in sorted(self._processes.items())]
 
-    def views(self, now: int, silent_after: int) -> tuple[list[ShareView], list[bool]]:
+    def explain(self, watermark: int, now: int, silent_after: int, limit: int) -> Explanation:
         """See :class:`Computation`. Expected processes that never announced themselves are rows, too."""
-        missing = sorted(name for name in self.expected if name not in self._processes)
-        rows = [_missing(name) for name in missing]
+        missing = [_missing(name) for name in sorted(self.expected) if name not in self._processes]
         shares = self.shares()
-        if missing:
-            return rows + [_view(share, now, silent_after) for share in shares], [True] * len(missing) + [
-                _works(share) and share.watermark == MIN_TIMESTAMP for share in shares
-            ]
-        smallest = min((share.watermark for share in shares if _works(share)), default=None)
-        if smallest is None:  # all are idle or finished: the idle ones are what the value stays for
-            holding = [share.watermark != MAX_TIMESTAMP for share in shares]
-        else:
-            holding = [_works(share) and share.watermark == smallest for share in shares]
-        return [_view(share, now, silent_after) for share in shares], holding
+        rows = missing + [_view(share, now, silent_after) for share in shares]
+        holding = missing + [_view(share, now, silent_after) for share in self._holding(bool(missing))]
+        return Explanation(self.name, watermark, holding[:limit], rows[:limit], len(holding), len(rows))
+
+    def _holding(self, others_missing: bool) -> list[Share[str]]:
+        """The announced processes that the value waits for."""
+        working = [share for share in self.shares() if _works(share)]
+        if working:
+            smallest = min(share.watermark for share in working)
+            return (
+                []
+                if others_missing and smallest > MIN_TIMESTAMP
+                else [share for share in working if share.watermark == smallest]
+            )
+        # None works: the value stays for those that may yet send something.
+        return [] if others_missing else [share for share in self.shares() if share.watermark != MAX_TIMESTAMP]
 
 
 def _works(share: Share[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millwheel.authority.shares import Acceptance, Refusal, Share, ShareView
+from millwheel.authority.shares import Acceptance, Explanation, Refusal, Share, ShareView
 from millwheel.core.interval_map import IntervalMap
 from millwheel.core.keys import ALL_KEYS, KeyInterval
 from millwheel.core.time import MIN_TIMESTAMP
@@ -104,11 +104,19 @@ class KeyedComputation:
         """All shares in key order; a copy."""
         return self._map.values()
 
-    def views(self, now: int, silent_after: int) -> tuple[list[ShareView], list[bool]]:
+    def explain(self, watermark: int, now: int, silent_after: int, limit: int) -> Explanation:
         """See :class:`Computation`. A share without an owner, or whose owner has fallen silent, says SILENT."""
         smallest = self._minima.min()
         shares = self._map.values()
-        return [_view(share, now, silent_after) for share in shares], [share.watermark == smallest for share in shares]
+        holding = [share for share in shares if share.watermark == smallest]
+        return Explanation(
+            self.name,
+            watermark,
+            [_view(share, now, silent_after) for share in holding[:limit]],
+            [_view(share, now, silent_after) for share in shares[:limit]],
+            len(holding),
+            len(shares),
+        )
 
 
 def _outside(piece: KeyInterval, keys: KeyInterval) -> list[KeyInterval]:

@@ -118,5 +118,5 @@ class Computation(Protocol):
     def shares(self) -> Sequence[AnyShare]:
         """All members' shares; a copy."""
 
-    def views(self, now: int, silent_after: int) -> tuple[list[ShareView], list[bool]]:
-        """All rows for an explanation, and of each whether the value waits for it."""
+    def explain(self, watermark: int, now: int, silent_after: int, limit: int) -> Explanation:
+        """The explanation of ``watermark``; members silent for over ``silent_after`` microseconds are called so."""
