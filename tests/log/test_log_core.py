@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from millwheel.core.keys import ALL_KEYS
@@ -233,6 +235,35 @@ def test_the_floor_moves_and_a_takeover_reads_little_6_2() -> None:
     assert tail.values == values
 
 
+def test_g12_the_floor_waits_for_the_rows_6_1_2() -> None:
+    driver = LogDriver(replace(SMALL, cap_bytes=1 << 20))
+    values = numbered(0, 30, 100)
+    for value in values:
+        driver.deliver([value])
+        driver.settle_but(FlushStates)
+    assert any(isinstance(job, FlushStates) for job in driver.jobs)
+    driver.crash(applied=False)
+    tail = driver.subscribe(resume=0)
+    driver.settle()
+    assert tail.values == values
+
+
+def test_g12_the_floor_waits_for_dropped_rows_to_be_emptied() -> None:
+    driver = LogDriver(SMALL)
+    reader = driver.subscribe("c")
+    driver.settle()
+    fill(driver, 0, 12)
+    assert driver.rows()
+    driver.handle(AckOffset(reader, 12))
+    driver.pass_time(60_000)
+    for value in numbered(12, 12, 100):
+        driver.deliver([value])
+        driver.settle_but(FlushStates)
+    driver.crash(applied=False)
+    fill(driver, 24, 12)
+    assert driver.rows() <= {segment.first for segment in driver.core.state.records.closed}
+
+
 # Watermarks.
 
 
@@ -263,6 +294,17 @@ def test_g7_who_is_behind_is_told_no_watermark_beyond_what_is_left_to_read_4_5()
         driver.handle(Fetch(slow))
     told = [(one.next, one.watermark) for one in slow.published]
     assert told == [(2, 15), (4, 35), (6, MAX_TIMESTAMP)], "the last response had nothing to add"
+
+
+def test_g7_a_record_in_line_bounds_what_is_told_about_its_commit_4_5() -> None:
+    driver = LogDriver(LogSettings(publish_records=1))
+    slow = driver.subscribe(credit=0)
+    driver.deliver([b"a"], [10])
+    driver.deliver([b"b"], [40])
+    driver.handle(SenderWatermarks({"injector/windows": 60}))
+    driver.settle()
+    driver.handle(Fetch(slow, 2))
+    assert [(one.next, one.watermark) for one in slow.published] == [(1, 40), (2, 60)]
 
 
 def test_a_finished_stream_is_told_only_when_nothing_is_left() -> None:
@@ -387,6 +429,8 @@ def test_g13_nothing_is_sent_without_a_fetch() -> None:
     assert reader.published == []
     driver.handle(Fetch(reader, 1))
     assert len(reader.published) == 1
+    fill(driver, 3, 2)
+    assert len(reader.published) == 1
 
 
 def test_a_response_is_bounded_in_records_and_bytes() -> None:
@@ -449,9 +493,9 @@ def test_a_deleted_cursor_is_gone_for_good_and_its_subscriber_is_told() -> None:
     driver.crash(applied=True)
     assert driver.core.state.cursors.durable == {}
     driver.handle(DeleteCursor("asker", "c"))
-    error = driver.replies[-1].error
-    assert error is not None
-    assert error.code is FailureCode.NOT_FOUND
+    last = driver.replies.pop()
+    assert last.error is not None
+    assert last.error.code is FailureCode.NOT_FOUND
 
 
 def test_a_cursor_deleted_and_created_again_at_once_begins_anew() -> None:
@@ -604,6 +648,17 @@ def test_g13_old_segments_leave_memory_and_are_read_back_for_who_needs_them() ->
     driver.settle()
     assert reader.values == values
     assert records.memory <= settings.memory_bytes + records.open.memory
+
+
+def test_the_segment_used_longest_ago_leaves_memory_first() -> None:
+    driver = LogDriver(LogSettings(segment_bytes=150, cap_bytes=1 << 20, checkpoint_entries=3))
+    fill(driver, 0, 20)
+    records = driver.core.state.records
+    stored = [one for one in records.closed if one.first not in records.dirty]
+    assert len(stored) >= 4
+    records.find(stored[0].first)
+    records.evict(records.memory - 2 * stored[0].memory)
+    assert [one.loaded for one in stored[:4]] == [True, False, False, True]
 
 
 def test_rows_that_every_cursor_has_acked_before_a_flush_are_never_written() -> None:

@@ -16,7 +16,7 @@ from millwheel.core.keys import ALL_KEYS
 from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.worker.dedup import BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender
 from millwheel.worker.log import AckOffset, DeleteCursor, Fetch, LogRetention, LogSettings, Start
-from millwheel.worker.messages import AppendEntry, Delivery, SenderWatermarks
+from millwheel.worker.messages import AppendEntry, Delivery, FlushStates, ReadStates, SenderWatermarks, WriteParts
 from tests.log.driver import ACKED, LogDriver, Reader
 
 SETTINGS = LogSettings(
@@ -171,6 +171,10 @@ class LogMachine(RuleBasedStateMachine):
     def store_catches_up(self) -> None:
         self.driver.settle()
 
+    @rule(slow=st.sampled_from([FlushStates, WriteParts, ReadStates]))
+    def store_catches_up_but_for(self, slow: type) -> None:
+        self.driver.settle_but(slow)
+
     @rule(microseconds=st.sampled_from([1, 50_000, 3_000_000]))
     def time_passes(self, microseconds: int) -> None:
         self.driver.pass_time(microseconds)
@@ -324,7 +328,7 @@ class RetainingMachine(LogMachine):
 
 
 FEW = settings(
-    max_examples=60,
+    max_examples=80,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -70,12 +70,14 @@ class SubscribeStart(_message.Message):
 
     STREAM_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
-    FROM_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
     WINDOW_FIELD_NUMBER: _builtins.int
     RESUME_OFFSET_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     cursor: _builtins.str
     """The cursor; empty: a tail without one, from now on, that keeps nothing."""
+    begin: Global___SubscribeFrom.ValueType
+    """Where a cursor that does not exist yet begins."""
     window: _builtins.int
     """Records sent beyond the cursor's last ACK, at most; 0: the log's default. A tail is bounded by the flow of the call alone."""
     resume_offset: _builtins.int
@@ -85,12 +87,13 @@ class SubscribeStart(_message.Message):
         *,
         stream: _builtins.str = ...,
         cursor: _builtins.str = ...,
+        begin: Global___SubscribeFrom.ValueType = ...,
         window: _builtins.int = ...,
         resume_offset: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "resume_offset", b"resume_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "cursor", b"cursor", "from", b"from", "resume_offset", b"resume_offset", "stream", b"stream", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "begin", b"begin", "cursor", b"cursor", "resume_offset", b"resume_offset", "stream", b"stream", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__resume_offset: _TypeAlias = _typing.Literal["resume_offset"]  # noqa: Y015
     _WhichOneofArgType__resume_offset: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset"]  # noqa: Y015

@@ -1,0 +1,382 @@
+"""Reading a stream from outside: subscriptions with a durable cursor, or as a tail (section 4.3; design §9).
+
+::
+
+    async with Subscription("dips", cursor="alerts") as subscription:
+        async for batch in subscription:
+            for offset, timestamp, value in batch:
+                ...
+            await subscription.ack(batch.next_offset)
+
+What is ACKed is not delivered again, whoever asks under that cursor. When the log moves or its worker restarts, the
+subscription finds it again and goes on where it was: the program sees every offset once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.channel import RETRYABLE, Backoff, open_channel
+from millwheel.rpc.errors import from_rpc_error
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import subscription_pb2 as wire
+from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
+from millwheel.sdk.codecs import codec_for
+
+__all__ = ["Batch", "BlockingSubscription", "From", "Subscription"]
+
+_PASSING: Final = RETRYABLE | {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED}
+"""A call that was cancelled from the other side is that of a server which stops."""
+
+Result = TypeVar("Result")
+
+
+class From(Enum):
+    """Where a cursor that does not exist yet begins. A tail always begins now."""
+
+    OLDEST = wire.SUBSCRIBE_FROM_OLDEST
+    """At the oldest record kept."""
+    NOW = wire.SUBSCRIBE_FROM_NOW
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive records of a stream; iterate it for (offset, timestamp, value).
+
+    ``watermark``: every record with a smaller timestamp (microseconds) is at a smaller offset than ``next_offset``,
+    late ones aside (4.5). A batch without records says that the watermark moved.
+    """
+
+    first_offset: int
+    values: list[Any]
+    timestamps: list[int]
+    watermark: int
+    next_offset: int
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[tuple[int, int, Any]]:
+        return zip(range(self.first_offset, self.next_offset), self.timestamps, self.values, strict=True)
+
+
+class Subscription:
+    """One subscriber of one stream; ``async with`` it, and iterate it for batches.
+
+    Args:
+        stream: its name.
+        cursor: a durable cursor's name; empty for a tail, which begins now and keeps nothing.
+        start: where a cursor that does not exist yet begins.
+        record_type: what values are decoded as, by the SDK's codecs; None leaves them bytes.
+        decode: the same by a function of one's own.
+        address: the master's.
+        window: records sent beyond the last ACK, at most; 0 takes the log's default. For cursors.
+        auto_ack: ACK a batch when the next is asked for.
+        until_end: end the iteration when the stream has ended and everything was delivered.
+        watermarks: also deliver batches without records, when only the watermark moved.
+        patience: seconds for which a log that cannot be reached is looked for.
+
+    Iteration raises RequestError for what does not pass by itself: an unknown stream, a cursor that another
+    subscriber has taken over (reason ``CURSOR_TAKEN_OVER``) or that was deleted.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        cursor: str = "",
+        start: From = From.OLDEST,
+        record_type: Any = None,
+        decode: Callable[[bytes], Any] | None = None,
+        address: str = DEFAULT_ADDRESS,
+        window: int = 0,
+        auto_ack: bool = False,
+        until_end: bool = False,
+        watermarks: bool = False,
+        patience: float = 60.0,
+    ) -> None:
+        if record_type is not None:
+            decode = codec_for(record_type, f"stream {stream!r}").decode
+        self.stream = stream
+        self.cursor = cursor
+        self.watermark: int = MIN_TIMESTAMP
+        """The largest watermark that came with a batch."""
+        self.missed = 0
+        """Records that were gone before they could be delivered: of a tail slower than the stream's retention."""
+        self._start = start
+        self._decode = decode
+        self._window = window
+        self._auto_ack = auto_ack
+        self._until_end = until_end
+        self._watermarks = watermarks
+        self._link = _Link(ControlClient(address), stream, patience)
+        self._reading = asyncio.Lock()
+        self._ahead: deque[Batch] = deque()
+        self._position: int | None = None
+        """The offset after the last record received; None before the first response."""
+        self._delivered: int | None = None
+        self._acked = 0
+        self._durable = 0
+        self._ended = False
+
+    async def __aenter__(self) -> Subscription:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the subscription. ACKs that were not flushed may be lost: their records are then delivered again."""
+        await self._link.close()
+
+    # Reading.
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Batch:
+        if self._auto_ack and self._delivered is not None:
+            await self.ack(self._delivered)
+        while True:
+            if self._ahead:
+                batch = self._ahead.popleft()
+                self._delivered = batch.next_offset
+                return batch
+            if self._ended and self._until_end:
+                raise StopAsyncIteration
+            await self._receive()
+
+    async def _receive(self) -> None:
+        """Take one response in; what is to be delivered goes ``_ahead``."""
+        async with self._reading:
+            response = await self._link.read(self._request)
+            self._take(response)
+
+    def _request(self) -> list[wire.SubscribeRequest]:
+        """What a new call begins with: where to go on, and the last ACK, which the call before may have lost."""
+        start = wire.SubscribeStart(
+            stream=self.stream, cursor=self.cursor, begin=self._start.value, window=self._window
+        )
+        if self._position is not None:
+            start.resume_offset = self._position
+        requests = [wire.SubscribeRequest(start=start)]
+        if self._acked > self._durable:
+            requests.append(_ack(self._acked))
+        return requests
+
+    def _take(self, response: wire.SubscribeResponse) -> None:
+        self._durable = max(self._durable, response.acked_offset)
+        first, known = response.first_offset, self._position
+        values, timestamps = list(response.values), list(response.timestamps_us)
+        if known is not None and first < known:
+            values, timestamps = values[known - first :], timestamps[known - first :]
+            first = known
+        elif known is not None:
+            self.missed += first - known
+        self._position = max(response.next_offset, known or 0)
+        moved = response.watermark_us > self.watermark
+        self.watermark = max(self.watermark, response.watermark_us)
+        self._ended = response.watermark_us == MAX_TIMESTAMP
+        if values or (moved and self._watermarks):
+            decode = self._decode
+            decoded = values if decode is None else [decode(value) for value in values]
+            self._ahead.append(Batch(first, decoded, timestamps, self.watermark, self._position))
+
+    # Acknowledging.
+
+    async def ack(self, below_offset: int) -> None:
+        """Be done with every record below ``below_offset``. Returns at once: see ``flush``. For cursors."""
+        if below_offset > self._acked:
+            self._acked = below_offset
+            await self._link.write(_ack(below_offset))
+
+    @property
+    def durable(self) -> int:
+        """The ACK that the log has on disk: nothing below it is ever delivered again."""
+        return self._durable
+
+    async def flush(self) -> None:
+        """Wait until the last ACK is on disk. What arrives meanwhile is delivered by the next iterations."""
+        while self.cursor and self._durable < self._acked:
+            await self._receive()
+
+
+class _Link:
+    """The call to the log's present owner: found, opened and opened again."""
+
+    def __init__(self, control: ControlClient, stream: str, patience: float) -> None:
+        self._control = control
+        self._stream = stream
+        self._patience = patience
+        self._backoff = Backoff()
+        self._incarnation = ""
+        self._channel: grpc.aio.Channel | None = None
+        self._call: grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.SubscribeResponse] | None = None
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._hang_up()
+        await self._control.close()
+
+    async def _hang_up(self) -> None:
+        call, self._call = self._call, None
+        channel, self._channel = self._channel, None
+        if call is not None:
+            call.cancel()
+        if channel is not None:
+            await channel.close(None)
+
+    async def write(self, request: wire.SubscribeRequest) -> None:
+        """Send on the call at hand. If that is broken, the next call begins with what is to be said."""
+        if self._call is None:
+            return
+        try:
+            await self._call.write(request)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return
+
+    async def read(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
+        """The next response, of a new call if need be, which begins with what ``opening`` returns."""
+        loop = asyncio.get_running_loop()
+        failures, since = 0, 0.0
+        while True:
+            try:
+                return await self._read_once(opening)
+            except RequestError as error:
+                await self._hang_up()
+                since = loop.time() if failures == 0 else since
+                failures += 1
+                delay = self._backoff.delay(failures, random.random())
+                passing = error.code in _PASSING and error.reason != "CURSOR_TAKEN_OVER"
+                if not passing or loop.time() + delay > since + self._patience:
+                    raise
+            await asyncio.sleep(delay)
+
+    async def _read_once(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
+        try:
+            if self._call is None:
+                await self._open(opening())
+            assert self._call is not None
+            response = await self._call.read()
+            if isinstance(response, wire.SubscribeResponse):
+                return response
+            code = await self._call.code()
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, f"the log of stream {self._stream!r}") from error
+        raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} ended the call ({code})")
+
+    async def _open(self, requests: list[wire.SubscribeRequest]) -> None:
+        place = await self._control.ensure_stream_log(self._stream)
+        if self._incarnation not in ("", place.incarnation):
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"the log of stream {self._stream!r} was replaced by another, whose offsets begin anew",
+                "subscribe anew",
+                reason="STREAM_LOG_REPLACED",
+            )
+        if not place.owner.address:
+            raise RequestError(
+                FailureCode.UNAVAILABLE, f"no worker owns the log of stream {self._stream!r} now", "start a worker"
+            )
+        self._incarnation = place.incarnation
+        self._channel = open_channel(place.owner.address)
+        self._call = SubscriptionServiceStub(self._channel).Subscribe()  # type: ignore[call-arg]  # the stubs know no call that is written to
+        for request in requests:
+            await self._call.write(request)
+
+
+def _ack(below: int) -> wire.SubscribeRequest:
+    return wire.SubscribeRequest(ack=wire.SubscribeAck(below_offset=below))
+
+
+class BlockingSubscription:
+    """A :class:`Subscription` for programs without an event loop: ``with`` it, and iterate it.
+
+    Takes the same arguments. One thread of its own does the talking.
+    """
+
+    def __init__(self, stream: str, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name=f"millwheel-subscription-{stream}", daemon=True
+        )
+        self._thread.start()
+        self._open = True
+        try:
+            self._inner = self._run(_made(stream, options))
+        except BaseException:
+            self._stop()
+            raise
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def __enter__(self) -> BlockingSubscription:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> BlockingSubscription:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = self._run(_next_or_none(self._inner))
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    @property
+    def watermark(self) -> int:
+        """The largest watermark that came with a batch."""
+        return self._inner.watermark
+
+    def ack(self, below_offset: int) -> None:
+        """Be done with every record below ``below_offset``; see :meth:`Subscription.ack`."""
+        self._run(self._inner.ack(below_offset))
+
+    def flush(self) -> None:
+        """Wait until the last ACK is on disk."""
+        self._run(self._inner.flush())
+
+    def close(self) -> None:
+        """End the subscription and its thread."""
+        if self._open:
+            self._open = False
+            self._run(self._inner.close())
+            self._stop()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _made(stream: str, options: dict[str, Any]) -> Subscription:
+    return Subscription(stream, **options)
+
+
+async def _next_or_none(subscription: Subscription) -> Batch | None:
+    """The next batch; a StopAsyncIteration cannot leave a task."""
+    return await anext(subscription, None)

@@ -1,0 +1,240 @@
+"""SubscriptionService: subscribers of the logs that this worker owns, over gRPC (design §9).
+
+The service decides nothing: it turns requests into events for a log's core, and what the core publishes into
+responses. A response is asked for (Fetch) only when one before it has left, so gRPC's flow control reaches the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from millwheel.rpc.errors import abort, answering
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import subscription_pb2 as wire
+from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceServicer
+from millwheel.worker.log.messages import (
+    AckOffset,
+    Answer,
+    CursorInfo,
+    DeleteCursor,
+    EndSubscription,
+    Fetch,
+    ListCursors,
+    Publish,
+    Start,
+    Subscribe,
+    Unsubscribe,
+)
+
+__all__ = ["LogHostLike", "LogService"]
+
+_RESPONSES_AHEAD: Final = 4
+"""Responses that the core may have ready for one call: at most as many MiB."""
+_ANSWER_SECONDS: Final = 10.0
+_MAX_NAME: Final = 256
+
+_STARTS: Final = {
+    wire.SUBSCRIBE_FROM_UNSPECIFIED: Start.OLDEST,
+    wire.SUBSCRIBE_FROM_OLDEST: Start.OLDEST,
+    wire.SUBSCRIBE_FROM_NOW: Start.NOW,
+}
+
+
+class LogHostLike(Protocol):
+    """What the service needs of whatever drives a log's core."""
+
+    def post(self, event: Any) -> None:
+        """Have the core handle ``event`` soon."""
+
+
+class _Call:
+    """One Subscribe call: what the core sends it, in order. Bounded by the fetches that it has posted."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self.queue: asyncio.Queue[Publish | RequestError] = asyncio.Queue()
+
+
+class _Asker:
+    """One unary call that waits for the core's answer."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def settle(self, answer: Answer) -> None:
+        """The core has answered; a caller that has gone is not told."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
+class LogService(SubscriptionServiceServicer):
+    """Serves subscribers of the streams that ``find`` knows the host of.
+
+    Give the hosts ``performers()`` for the instructions that are the service's to perform, and call ``dropped``
+    whenever a host is closed.
+    """
+
+    def __init__(self, find: Callable[[str], LogHostLike | None]) -> None:
+        self._find = find
+        self._calls: set[_Call] = set()
+        self._askers: set[_Asker] = set()
+
+    def performers(self) -> dict[type, Callable[[Any], None]]:
+        """By type of a log core's instruction: what performs it."""
+        return {Publish: self._published, EndSubscription: self._ended, Answer: self._answered}
+
+    def dropped(self, stream: str) -> None:
+        """The log of ``stream`` is not driven here any more: its subscribers go and look for it."""
+        error = self._not_here(stream)
+        for call in self._calls:
+            if call.stream == stream:
+                call.queue.put_nowait(error)
+        for asker in self._askers:
+            if asker.stream == stream:
+                asker.settle(Answer(asker, [], error))
+
+    @staticmethod
+    def _published(publish: Publish) -> None:
+        publish.subscriber.queue.put_nowait(publish)
+
+    @staticmethod
+    def _ended(end: EndSubscription) -> None:
+        end.subscriber.queue.put_nowait(end.error)
+
+    @staticmethod
+    def _answered(answer: Answer) -> None:
+        answer.asker.settle(answer)
+
+    # Calls.
+
+    async def Subscribe(
+        self, request_iterator: AsyncIterator[wire.SubscribeRequest], context: Any
+    ) -> AsyncIterator[wire.SubscribeResponse]:
+        """Records one way, ACKs the other, until either side ends it."""
+        call: _Call | None = None
+        host: LogHostLike | None = None
+        reader: asyncio.Task[None] | None = None
+        try:
+            start = _start_of(await anext(aiter(request_iterator), None))
+            host = self._host(start.stream)
+            call = _Call(start.stream)
+            self._calls.add(call)
+            resume = start.resume_offset if start.HasField("resume_offset") else None
+            host.post(Subscribe(call, start.cursor, _STARTS[start.begin], start.window, resume))
+            host.post(Fetch(call, _RESPONSES_AHEAD))
+            reader = asyncio.get_running_loop().create_task(_read_acks(request_iterator, host, call))
+            while True:
+                item = await call.queue.get()
+                if isinstance(item, RequestError):
+                    raise item
+                yield _response(item)
+                host.post(Fetch(call))
+        except RequestError as error:
+            await abort(context, error)
+        finally:
+            if reader is not None:
+                reader.cancel()
+            if call is not None and host is not None:
+                self._calls.discard(call)
+                host.post(Unsubscribe(call))
+
+    async def ListCursors(self, request: wire.ListCursorsRequest, context: Any) -> wire.ListCursorsResponse:
+        """The durable cursors of a stream."""
+
+        async def work() -> wire.ListCursorsResponse:
+            found = await self._ask(request.stream, ListCursors)
+            return wire.ListCursorsResponse(cursors=[_status(request.stream, one) for one in found])
+
+        return await answering(context, work)
+
+    async def DeleteCursor(self, request: wire.DeleteCursorRequest, context: Any) -> wire.DeleteCursorResponse:
+        """Forget a cursor; answered when that is durable."""
+
+        async def work() -> wire.DeleteCursorResponse:
+            await self._ask(request.stream, lambda asker: DeleteCursor(asker, request.cursor))
+            return wire.DeleteCursorResponse()
+
+        return await answering(context, work)
+
+    async def _ask(self, stream: str, event: Callable[[_Asker], Any]) -> list[CursorInfo]:
+        host = self._host(stream)
+        asker = _Asker(stream)
+        self._askers.add(asker)
+        try:
+            host.post(event(asker))
+            answer = await _within(_ANSWER_SECONDS, asker.answer, stream)
+        finally:
+            self._askers.discard(asker)
+        if answer.error is not None:
+            raise answer.error
+        return answer.cursors
+
+    def _host(self, stream: str) -> LogHostLike:
+        host = self._find(stream)
+        if host is None:
+            raise self._not_here(stream)
+        return host
+
+    @staticmethod
+    def _not_here(stream: str) -> RequestError:
+        return RequestError(
+            FailureCode.UNAVAILABLE,
+            f"this worker does not own the log of stream {stream!r}",
+            "ask the master for its owner (EnsureStreamLog), and try again there",
+            reason="NOT_OWNER",
+        )
+
+
+async def _within(seconds: float, work: Awaitable[Answer], stream: str) -> Answer:
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except TimeoutError:
+        raise RequestError(
+            FailureCode.UNAVAILABLE, f"the log of stream {stream!r} did not answer in time", "try again"
+        ) from None
+
+
+def _start_of(request: wire.SubscribeRequest | None) -> wire.SubscribeStart:
+    """The start of a call; RequestError if it begins with anything else, or asks for what there is not."""
+    if request is None or request.WhichOneof("request") != "start":
+        raise _invalid("a Subscribe call begins with its start", "send start first, ACKs later")
+    start = request.start
+    if not start.stream:
+        raise _invalid("the start names no stream", "set start.stream")
+    if len(start.cursor.encode()) > _MAX_NAME:
+        raise _invalid(f"the cursor's name is longer than {_MAX_NAME} bytes", "choose a shorter one")
+    if start.window < 0:
+        raise _invalid(f"the window is {start.window}", "set it to at least 1, or to 0 for the default")
+    if start.begin not in _STARTS:
+        raise _invalid(f"start.begin has the unknown value {start.begin}", "use OLDEST or NOW")
+    return start
+
+
+def _invalid(message: str, remedy: str) -> RequestError:
+    return RequestError(FailureCode.INVALID_ARGUMENT, message, remedy)
+
+
+async def _read_acks(requests: AsyncIterator[wire.SubscribeRequest], host: LogHostLike, call: _Call) -> None:
+    async for request in requests:
+        if request.WhichOneof("request") != "ack":
+            call.queue.put_nowait(_invalid("a second start on one call", "open a call for each subscription"))
+            return
+        host.post(AckOffset(call, request.ack.below_offset))
+
+
+def _response(publish: Publish) -> wire.SubscribeResponse:
+    return wire.SubscribeResponse(
+        first_offset=publish.first,
+        values=publish.values,
+        timestamps_us=publish.timestamps,
+        watermark_us=publish.watermark,
+        next_offset=publish.next,
+        acked_offset=publish.acked,
+    )
+
+
+def _status(stream: str, info: CursorInfo) -> wire.CursorStatus:
+    return wire.CursorStatus(stream=stream, cursor=info.name, acked_offset=info.acked, end_offset=info.end)
