@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
 from millwheel.store.contract import (
@@ -33,12 +33,10 @@ from millwheel.worker.messages import (
     DeleteEntries,
     DeleteParts,
     Deposed,
-    Event,
     FenceJournal,
     FlushStates,
     HookFailed,
     HookFinished,
-    Instruction,
     Opened,
     OpenFailed,
     PartsRead,
@@ -67,8 +65,8 @@ _RETRY_LAST: Final = 2.0
 class ServedCore(Protocol):
     """What a host drives: an interval core, or a stream log's."""
 
-    def start(self) -> list[Instruction]: ...
-    def handle(self, event: Event, now: int) -> list[Instruction]: ...
+    def start(self) -> Sequence[Any]: ...
+    def handle(self, event: Any, now: int) -> Sequence[Any]: ...
     def next_alarm(self) -> int | None: ...
 
 
@@ -136,7 +134,7 @@ class CoreHost:
         """Set the core on its way."""
         self._perform(self.core.start())
 
-    def post(self, event: Event) -> None:
+    def post(self, event: Any) -> None:
         """Have the core handle ``event`` after everything posted before."""
         if not self._closed:
             self._queue.post(self._handle, event)
@@ -150,7 +148,7 @@ class CoreHost:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: Any) -> None:
         if self._closed:
             return
         try:
@@ -165,7 +163,7 @@ class CoreHost:
         if type(event) in (Deposed, OpenFailed):
             self._peers.lost(self, event.reason)  # type: ignore[union-attr]
 
-    def _perform(self, instructions: list[Instruction]) -> None:
+    def _perform(self, instructions: Sequence[Any]) -> None:
         performers = self._performers
         for instruction in instructions:
             performers[type(instruction)](instruction)
@@ -188,8 +186,8 @@ class CoreHost:
         self._alarm_at = None
         self.post(Tick())
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = self._loop.create_task(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
 

@@ -58,7 +58,7 @@ class PeerConnection:
         while True:
             try:
                 async with self._open_channel(self.address) as connection:
-                    call = DeliveryServiceStub(connection).Deliver(self._requests())  # type: ignore[arg-type]
+                    call = DeliveryServiceStub(connection).Deliver(self._requests())
                     async for response in call:
                         delay = _RECONNECT_FIRST
                         self._answer(response)

@@ -43,7 +43,7 @@ class Programs:
         return compile_computation(self._loaded[code.digest, code.entry_point], name)
 
     def extractor(self, consumer: Consumer, stream: str) -> Callable[[object], bytes]:
-        """The key extractor of a consumer: its own code's where it is loaded, else by the fields that its spec names."""
+        """The key extractor of a consumer: its own code's where that is loaded, else by the fields of its spec."""
         loaded = self._loaded.get((consumer.code.digest, consumer.code.entry_point))
         if loaded is not None:
             for name, extract in consumers_of(loaded, stream):

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 
 from millwheel.coordination.contract import Coordinator
-from millwheel.core.catalog import Catalog, OwnedInterval, dead_letter_stream, injector_sender
+from millwheel.core.catalog import Catalog, OwnedInterval
 from millwheel.core.catalog_keys import interval_map_key
 from millwheel.core.keys import KeyInterval
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1 import catalog_pb2 as catalog_pb2
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
-from millwheel.sdk.context import OutputBinding
+from millwheel.rpc.v1.inspection_pb2_grpc import add_InspectionServiceServicer_to_server
+from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServicer_to_server
 from millwheel.store.contract import StateStore
-from millwheel.worker.interval import IntervalConfig, IntervalCore, Settings
+from millwheel.worker.interval import IntervalCore, Settings
+from millwheel.worker.log.service import LogService
 from millwheel.worker.messages import AcceptSequencer, CatalogChanged, Report, Send, SenderWatermarks
+from millwheel.worker.shell.building import Builder, Built
 from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.delivery_service import DeliveryService
 from millwheel.worker.shell.follower import follow
 from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.inspection import InspectionService
 from millwheel.worker.shell.peers import PeerConnection
 from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.registration import Registration
@@ -69,11 +73,13 @@ class _Hosted:
     """An interval that this process runs."""
 
     host: CoreHost
-    incarnation: str
-    sequencer: int
-    inputs: tuple[str, ...]
-    bindings: list[OutputBinding]
+    owned: OwnedInterval
+    built: Built
     channel: LocalChannel
+
+    @property
+    def sequencer(self) -> int:
+        return self.owned.interval.sequencer
 
 
 class Worker:
@@ -94,6 +100,8 @@ class Worker:
         self.authority = authority
         self.programs = Programs(settings.packages, fetch_package)
         self.routing = Routing(self.catalog, self.programs.extractor)
+        self._builder = Builder(self.catalog, self.programs, self.routing, settings.core)
+        self.logs = LogService(self._find_log)
         self.queue = RunQueue(asyncio.get_running_loop())
         self.hosted: dict[str, _Hosted] = {}
         self._watermarks: dict[str, int] = {}
@@ -102,6 +110,8 @@ class Worker:
         self._peers: dict[str, PeerConnection] = {}
         self._following: asyncio.Task[None] | None = None
         self._given_up: set[tuple[str, int]] = set()
+        self._known_consumers: frozenset[str] = frozenset()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._registration = Registration(
             coordinator, settings.worker_id, settings.address, settings.lease, self._drop_all
         )
@@ -109,8 +119,11 @@ class Worker:
     # Life.
 
     def add_services(self, server: grpc.aio.Server) -> None:
-        """Serve deliveries on ``server``."""
+        """Serve deliveries, subscriptions and inspection on ``server``."""
         add_DeliveryServiceServicer_to_server(DeliveryService(self.find), server)
+        add_SubscriptionServiceServicer_to_server(self.logs, server)
+        inspection = InspectionService(self._core_of_key, self.core_of, self.store)
+        add_InspectionServiceServicer_to_server(inspection, server)
 
     async def start(self) -> None:
         """Register, and follow the catalog."""
@@ -131,6 +144,28 @@ class Worker:
         """The host of an interval that this process runs."""
         hosted = self.hosted.get(journal)
         return None if hosted is None else hosted.host
+
+    def _find_log(self, stream: str) -> CoreHost | None:
+        hosts = (hosted.host for hosted in self.hosted.values() if hosted.built.log_of == stream)
+        return next(hosts, None)
+
+    def core_of(self, journal: str) -> IntervalCore | None:
+        """The interval core of ``journal``, if this process runs it."""
+        hosted = self.hosted.get(journal)
+        core = None if hosted is None else hosted.built.core
+        return core if isinstance(core, IntervalCore) else None
+
+    def _core_of_key(self, incarnation: str, key: bytes) -> IntervalCore | None:
+        interval = self.catalog.locate(incarnation, key)
+        return None if interval is None else self.core_of(interval.journal)
+
+    def interval_cores(self) -> Iterator[tuple[str, str, IntervalCore]]:
+        """(topology, computation, core) of every interval that this process runs, for metrics."""
+        for hosted in self.hosted.values():
+            core = hosted.built.core
+            if isinstance(core, IntervalCore):
+                record = self.catalog.interval_map(hosted.owned.incarnation)
+                yield record.topology if record else "", record.computation if record else "", core
 
     async def _drop_all(self) -> None:
         for journal in list(self.hosted):
@@ -173,38 +208,13 @@ class Worker:
                     log.exception("topology %r: its code cannot be loaded: %s", name, error)
 
     def _start(self, owned: OwnedInterval) -> None:
-        found = self.catalog.computation(owned.incarnation)
-        if found is None:
+        built = self._builder.build(owned)
+        if built is None:
             return
-        record, spec = found
-        if not self.programs.has(record.spec.code):
-            return
-        program = self.programs.compile(record.spec.code, spec.name)
-        letters = dead_letter_stream(record.spec.name)
-        outputs = {stream: self.routing.bind(stream, encode) for stream, encode in program.outputs.items()}
-        inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
         interval = owned.interval
-        keys = KeyInterval(interval.keys.start, interval.keys.end if interval.keys.HasField("end") else None)
-        config = IntervalConfig(
-            owned.incarnation,
-            interval.journal,
-            keys,
-            interval.sequencer,
-            self._senders(inputs),
-            self._slack(inputs),
-            letters,
-            self.settings.core,
-        )
-        core = IntervalCore(config, program, outputs, self.routing.locate)
-        self._host(owned, core, inputs, list(outputs.values()))
-
-    def _host(
-        self, owned: OwnedInterval, core: IntervalCore, inputs: tuple[str, ...], bindings: list[OutputBinding]
-    ) -> None:
-        interval = owned.interval
-        host = CoreHost(interval.journal, core, self.store, self, self.queue)
-        channel = LocalChannel(host)
-        self.hosted[interval.journal] = _Hosted(host, owned.incarnation, interval.sequencer, inputs, bindings, channel)
+        extra = self.logs.performers() if built.log_of else None
+        host = CoreHost(interval.journal, built.core, self.store, self, self.queue, extra)
+        self.hosted[interval.journal] = _Hosted(host, owned, built, LocalChannel(host))
         log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)
         host.start()
         host.post(SenderWatermarks(dict(self._watermarks)))
@@ -212,22 +222,20 @@ class Worker:
     async def _stop(self, journal: str) -> None:
         hosted = self.hosted.pop(journal)
         log.info("interval %s: let go of, sequencer %d", journal, hosted.sequencer)
-        self.routing.release(hosted.bindings)
+        await self._release(hosted)
+
+    async def _release(self, hosted: _Hosted) -> None:
+        self.routing.release(hosted.built.bindings)
+        if hosted.built.log_of:
+            self.logs.dropped(hosted.built.log_of)
         await hosted.host.close()
 
     # Watermarks.
 
-    def _senders(self, inputs: Iterable[str]) -> frozenset[str]:
-        return frozenset(sender for stream in inputs for sender in self.catalog.senders(stream))
-
-    def _slack(self, inputs: Iterable[str]) -> dict[str, int]:
-        specs = {stream: self.catalog.stream(stream) for stream in inputs}
-        return {injector_sender(name): spec.id_slack_us for name, spec in specs.items() if spec and spec.injected}
-
     def _tell_hosts(self) -> None:
-        alive = self.catalog.tables.keys()
+        gone = self._gone(self.catalog.tables.keys())
         for hosted in self.hosted.values():
-            hosted.host.post(CatalogChanged(self._senders(hosted.inputs), self._gone(alive)))
+            hosted.host.post(CatalogChanged(self._builder.senders(hosted.built.inputs), gone))
 
     def _gone(self, alive: Iterable[str]) -> frozenset[str]:
         known = frozenset(alive)
@@ -235,10 +243,8 @@ class Worker:
         self._known_consumers = self._known_consumers | known
         return gone
 
-    _known_consumers: frozenset[str] = frozenset()
-
     def _watch_senders(self) -> None:
-        wanted = frozenset().union(*(self._senders(hosted.inputs) for hosted in self.hosted.values()))
+        wanted = frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values()))
         if wanted == self._watched:
             return
         self._watched = wanted
@@ -308,5 +314,9 @@ class Worker:
         if hosted is not None and hosted.host is host:
             self._given_up.add((host.journal, hosted.sequencer))
             del self.hosted[host.journal]
-            self.routing.release(hosted.bindings)
-            asyncio.get_running_loop().create_task(host.close())
+            self._background(self._release(hosted))
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

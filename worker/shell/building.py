@@ -1,0 +1,99 @@
+"""From what the catalog says of an interval to the core that runs it: a computation's, or a stream log's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from millwheel.core.catalog import Catalog, OwnedInterval, injector_sender
+from millwheel.core.keys import KeyInterval
+from millwheel.rpc.v1 import catalog_pb2 as catalog_pb2
+from millwheel.rpc.v1 import topology_pb2 as topology
+from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.dead_letters import dead_letter_stream
+from millwheel.worker.interval import IntervalConfig, IntervalCore, Settings
+from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
+from millwheel.worker.shell.programs import Programs
+from millwheel.worker.shell.routing import Routing
+
+__all__ = ["Builder", "Built"]
+
+
+@dataclass(slots=True)
+class Built:
+    """A core, the streams that its input watermark follows, and what must be released with it."""
+
+    core: IntervalCore | LogCore
+    inputs: tuple[str, ...]
+    bindings: list[OutputBinding] = field(default_factory=list)
+    log_of: str = ""
+    """The stream that the core is the log of; empty for a computation's interval."""
+
+
+class Builder:
+    """Builds cores for owned intervals."""
+
+    def __init__(self, catalog: Catalog, programs: Programs, routing: Routing, settings: Settings) -> None:
+        self._catalog = catalog
+        self._programs = programs
+        self._routing = routing
+        self._settings = settings
+
+    def build(self, owned: OwnedInterval) -> Built | None:
+        """The core of an interval; None while its code is not loaded, or if it is gone from the catalog."""
+        log = self._catalog.log_of(owned.incarnation)
+        if log is not None:
+            return self._log(owned, log)
+        found = self._catalog.computation(owned.incarnation)
+        if found is None or not self._programs.has(found[0].spec.code):
+            return None
+        return self._computation(owned, *found)
+
+    def senders(self, inputs: Iterable[str]) -> frozenset[str]:
+        """All that the input watermark over these streams is the minimum of (4.5)."""
+        return frozenset(sender for stream in inputs for sender in self._catalog.senders(stream))
+
+    def _computation(
+        self, owned: OwnedInterval, record: catalog_pb2.TopologyRecord, spec: topology.ComputationSpec
+    ) -> Built:
+        program = self._programs.compile(record.spec.code, spec.name)
+        outputs = {stream: self._routing.bind(stream, encode) for stream, encode in program.outputs.items()}
+        inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
+        interval = owned.interval
+        config = IntervalConfig(
+            owned.incarnation,
+            interval.journal,
+            KeyInterval(interval.keys.start, interval.keys.end if interval.keys.HasField("end") else None),
+            interval.sequencer,
+            self.senders(inputs),
+            self._slack(inputs),
+            dead_letter_stream(record.spec.name),
+            self._settings,
+        )
+        core = IntervalCore(config, program, outputs, self._routing.locate)
+        return Built(core, inputs, list(outputs.values()))
+
+    def _log(self, owned: OwnedInterval, record: catalog_pb2.StreamLogRecord) -> Built:
+        inputs = (record.stream,)
+        config = LogConfig(
+            record.stream,
+            owned.incarnation,
+            owned.interval.journal,
+            owned.interval.sequencer,
+            self.senders(inputs),
+            self._slack(inputs),
+            _retention(record.retention),
+        )
+        return Built(LogCore(config), inputs, log_of=record.stream)
+
+    def _slack(self, inputs: Iterable[str]) -> dict[str, int]:
+        """By injected stream: how long the ids of late records are kept (6.1.1)."""
+        specs = {stream: self._catalog.stream(stream) for stream in inputs}
+        return {injector_sender(name): spec.id_slack_us for name, spec in specs.items() if spec and spec.injected}
+
+
+def _retention(stated: topology.Retention) -> LogRetention:
+    """A stream's stated retention; where it states none, the default."""
+    if not stated.max_age_us and not stated.max_bytes:
+        return DEFAULT_RETENTION
+    return LogRetention(stated.max_age_us, stated.max_bytes)

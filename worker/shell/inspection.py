@@ -1,0 +1,124 @@
+"""InspectionService: what an interval's last commit left of a key, asked of its owner (design §5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from millwheel.rpc.errors import answering
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import inspection_pb2 as wire
+from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceServicer
+from millwheel.store.contract import StateStore
+from millwheel.worker.interval import IntervalCore
+
+__all__ = ["InspectionService", "status_of"]
+
+
+class InspectionService(InspectionServiceServicer):
+    """Answers for the intervals that this process runs."""
+
+    def __init__(
+        self,
+        locate: Callable[[str, bytes], IntervalCore | None],
+        by_journal: Callable[[str], IntervalCore | None],
+        store: StateStore,
+    ) -> None:
+        self._locate = locate
+        self._by_journal = by_journal
+        self._store = store
+
+    async def InspectKey(self, request: wire.InspectKeyRequest, context: Any) -> wire.InspectKeyResponse:
+        """One key: state, timers, hold and what is pending."""
+        return await answering(context, lambda: self._inspect(request))
+
+    async def GetIntervalStatus(
+        self, request: wire.GetIntervalStatusRequest, context: Any
+    ) -> wire.GetIntervalStatusResponse:
+        """One interval: commits, watermarks, queues and totals."""
+        return await answering(context, lambda: self._status(request))
+
+    async def _inspect(self, request: wire.InspectKeyRequest) -> wire.InspectKeyResponse:
+        core = self._locate(request.computation, request.key)
+        if core is None:
+            raise _not_owned(f"an interval of {request.computation!r} with key {request.key!r}")
+        state = core.state
+        response = wire.InspectKeyResponse(journal=state.config.journal, commit=state.committed)
+        encoded = await self._encoded_state(core, request.key)
+        response.state = encoded
+        if encoded:
+            response.state_text = _as_text(state.program.state.decode(encoded))
+        for wall, table in state.timers.items():
+            for tag, setting in sorted(table.of_key(request.key).items()):
+                timer = response.timers.add(tag=tag, timestamp_us=setting.at, wall_time=wall)
+                if setting.hold is not None:
+                    timer.hold_us = setting.hold
+        hold = state.holds.get(request.key)
+        if hold is not None:
+            response.hold_us = hold
+        response.pending_productions = sum(
+            shipment.producers[index] == request.key for shipment in state.outbox for index in shipment.indexes()
+        )
+        parked = state.intake.parked.get(request.key)
+        response.pending_records = len(parked.items) if parked is not None else 0
+        return response
+
+    async def _encoded_state(self, core: IntervalCore, key: bytes) -> bytes:
+        cell = core.state.cells.cached().get(key)
+        if cell is not None:
+            return cell.encoded
+        row = (await self._store.read_states(core.state.config.computation, [key]))[0]
+        return row.blob if row is not None else b""
+
+    async def _status(self, request: wire.GetIntervalStatusRequest) -> wire.GetIntervalStatusResponse:
+        core = self._by_journal(request.journal)
+        if core is None:
+            raise _not_owned(f"journal {request.journal!r}")
+        return status_of(core)
+
+
+def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
+    """An interval's figures as they stand."""
+    state = core.state
+    counts = state.counts
+    response = wire.GetIntervalStatusResponse(
+        journal=state.config.journal,
+        computation=state.config.computation,
+        sequencer=state.config.sequencer,
+        commit=state.committed,
+        floor=state.floor,
+        input_watermark_us=state.watermark,
+        output_watermark_us=state.output,
+        queued_records=state.intake.records,
+        pending_productions=state.outbox.records,
+        timers=sum(len(table) for table in state.timers.values()),
+        cached_bytes=state.cells.bytes_held,
+        stopped=core.stopped,
+        records_total=counts.records,
+        duplicates_total=counts.duplicates,
+        late_total=counts.late,
+        dead_letters_total=counts.dead_letters,
+    )
+    response.keys.start = state.config.keys.start
+    if state.config.keys.end is not None:
+        response.keys.end = state.config.keys.end
+    return response
+
+
+def _as_text(value: Any) -> str:
+    """A state as JSON where it can be, else as Python shows it."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, NotImplementedError):
+        return repr(value)
+
+
+def _not_owned(what: str) -> RequestError:
+    return RequestError(
+        FailureCode.FAILED_PRECONDITION,
+        f"this worker does not own {what}",
+        "ask the owner that the interval map names; it may have just moved",
+        reason="NOT_OWNER",
+    )
