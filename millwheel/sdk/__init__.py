@@ -1,1 +1,3 @@
-"""What users write their topologies with: computations, contexts, records, timers, codecs (5)."""
+"""What users write topologies with; its public names are re-exported by :mod:`millwheel`."""
+
+__all__: list[str] = []

@@ -45,7 +45,7 @@ def describe_cycle(cycle: list[Edge]) -> str:
 
 def _outgoing(edges: Iterable[Edge]) -> dict[str, list[Edge]]:
     outgoing: dict[str, list[Edge]] = {}
-    for edge in sorted(edges):
+    for edge in sorted(set(edges)):
         outgoing.setdefault(edge.producer, []).append(edge)
     return outgoing
 

@@ -104,6 +104,8 @@ def test_the_same_code_has_the_same_digest_wherever_and_whenever_it_lies(tmp_pat
     other.touch()
     first, second = build_package(f"{one}:it"), build_package(f"{other}:it")
     assert (first.data, first.digest) == (second.data, second.digest)
+    entries = zipfile.ZipFile(io.BytesIO(first.data)).infolist()
+    assert {(entry.date_time, entry.compress_type) for entry in entries} == {((1980, 1, 1, 0, 0, 0), 0)}
     other.write_text(other.read_text() + "\n")
     assert build_package(f"{other}:it").digest != first.digest
 
@@ -279,7 +281,10 @@ def test_linked_directories_are_packaged_and_loops_refused(tmp_path: Path) -> No
         build_package(f"{file}:it")
 
 
-def test_a_topology_of_this_process_is_packaged_by_where_it_stands() -> None:
+def test_a_topology_of_this_process_is_packaged_by_where_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    importer = type(sys)("mw_importer")
+    importer.__dict__["HERE"] = HERE
+    monkeypatch.setattr(sys, "modules", {"mw_importer": importer, **sys.modules})
     built = package_of(HERE)
     assert built.entry_point == f"{__name__}:HERE"
     assert "tests/sdk/test_package.py" in names(built)

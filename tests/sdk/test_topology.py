@@ -264,6 +264,8 @@ def test_compiled_computations_say_which_hooks_are_asynchronous() -> None:
     assert (counter.timer_is_async, printer.timer_is_async) == (False, False)
     assert counter.options == type(counter.options)()
     assert list(counter.outputs) == ["counts"]
+    with pytest.raises(mw.ValueEncodeError, match="stream 'counts' carries Count, not Query"):
+        counter.outputs["counts"](Query("a"))
     assert printer.state.new() is None
 
 
