@@ -28,14 +28,16 @@ import grpc
 
 from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.channel import RETRYABLE, Backoff, open_channel
-from millwheel.rpc.errors import from_rpc_error
+from millwheel.rpc.channel import DEFAULT_DEADLINE, RETRYABLE, Backoff, open_channel
+from millwheel.rpc.errors import calling, from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import subscription_pb2 as wire
+from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
 from millwheel.sdk.codecs import codec_for
 
-__all__ = ["Batch", "BlockingSubscription", "From", "Subscription"]
+__all__ = ["Batch", "BlockingSubscription", "CursorStatus", "From", "Subscription", "delete_cursor", "list_cursors"]
 
 _PASSING: Final = RETRYABLE | {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED}
 """A call that was cancelled from the other side is that of a server which stops."""
@@ -44,7 +46,7 @@ Result = TypeVar("Result")
 
 
 class From(Enum):
-    """Where a cursor that does not exist yet begins. A tail always begins now."""
+    """Where a cursor that does not exist yet begins, or a tail."""
 
     OLDEST = wire.SUBSCRIBE_FROM_OLDEST
     """At the oldest record kept."""
@@ -77,8 +79,8 @@ class Subscription:
 
     Args:
         stream: its name.
-        cursor: a durable cursor's name; empty for a tail, which begins now and keeps nothing.
-        start: where a cursor that does not exist yet begins.
+        cursor: a durable cursor's name; empty for a tail, which keeps nothing.
+        start: where a cursor that does not exist yet begins, or a tail; by default at the oldest record, or now.
         record_type: what values are decoded as, by the SDK's codecs; None leaves them bytes.
         decode: the same by a function of one's own.
         address: the master's.
@@ -97,7 +99,7 @@ class Subscription:
         stream: str,
         *,
         cursor: str = "",
-        start: From = From.OLDEST,
+        start: From | None = None,
         record_type: Any = None,
         decode: Callable[[bytes], Any] | None = None,
         address: str = DEFAULT_ADDRESS,
@@ -115,7 +117,7 @@ class Subscription:
         """The largest watermark that came with a batch."""
         self.missed = 0
         """Records that were gone before they could be delivered: of a tail slower than the stream's retention."""
-        self._start = start
+        self._start = start or (From.OLDEST if cursor else From.NOW)
         self._decode = decode
         self._window = window
         self._auto_ack = auto_ack
@@ -196,6 +198,11 @@ class Subscription:
             decoded = values if decode is None else [decode(value) for value in values]
             self._ahead.append(Batch(first, decoded, timestamps, self.watermark, self._position))
 
+    @property
+    def spec(self) -> specs.StreamSpec:
+        """The stream's declaration, once the log has been found."""
+        return self._link.spec
+
     # Acknowledging.
 
     async def ack(self, below_offset: int) -> None:
@@ -223,6 +230,7 @@ class _Link:
         self._stream = stream
         self._patience = patience
         self._backoff = Backoff()
+        self.spec = specs.StreamSpec()
         self._incarnation = ""
         self._channel: grpc.aio.Channel | None = None
         self._call: grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.SubscribeResponse] | None = None
@@ -280,7 +288,7 @@ class _Link:
         raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} ended the call ({code})")
 
     async def _open(self, requests: list[wire.SubscribeRequest]) -> None:
-        place = await self._control.ensure_stream_log(self._stream)
+        place = await _place_of(self._control, self._stream)
         if self._incarnation not in ("", place.incarnation):
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
@@ -288,15 +296,48 @@ class _Link:
                 "subscribe anew",
                 reason="STREAM_LOG_REPLACED",
             )
-        if not place.owner.address:
-            raise RequestError(
-                FailureCode.UNAVAILABLE, f"no worker owns the log of stream {self._stream!r} now", "start a worker"
-            )
-        self._incarnation = place.incarnation
+        self._incarnation, self.spec = place.incarnation, place.stream
         self._channel = open_channel(place.owner.address)
         self._call = SubscriptionServiceStub(self._channel).Subscribe()  # type: ignore[call-arg]  # the stubs know no call that is written to
         for request in requests:
             await self._call.write(request)
+
+
+async def _place_of(client: ControlClient, stream: str) -> control.EnsureStreamLogResponse:
+    """Where the stream's log is; RequestError (UNAVAILABLE) while no worker owns it."""
+    place = await client.ensure_stream_log(stream)
+    if not place.owner.address:
+        raise RequestError(
+            FailureCode.UNAVAILABLE, f"no worker owns the log of stream {stream!r} now", "wait, or start a worker"
+        )
+    return place
+
+
+@dataclass(frozen=True, slots=True)
+class CursorStatus:
+    """A durable cursor: everything below ``acked`` is done with; the stream's next record gets offset ``end``."""
+
+    stream: str
+    name: str
+    acked: int
+    end: int
+
+
+async def list_cursors(stream: str, client: ControlClient) -> list[CursorStatus]:
+    """The durable cursors of a stream, by name."""
+    place = await _place_of(client, stream)
+    async with calling(place.owner.address), open_channel(place.owner.address) as channel:
+        request = wire.ListCursorsRequest(stream=stream)
+        answer = await SubscriptionServiceStub(channel).ListCursors(request, timeout=DEFAULT_DEADLINE)
+    return [CursorStatus(one.stream, one.cursor, one.acked_offset, one.end_offset) for one in answer.cursors]
+
+
+async def delete_cursor(stream: str, cursor: str, client: ControlClient) -> None:
+    """Forget a durable cursor, for good: what only it has kept may go. RequestError (NOT_FOUND) if there is none."""
+    place = await _place_of(client, stream)
+    async with calling(place.owner.address), open_channel(place.owner.address) as channel:
+        request = wire.DeleteCursorRequest(stream=stream, cursor=cursor)
+        await SubscriptionServiceStub(channel).DeleteCursor(request, timeout=DEFAULT_DEADLINE)
 
 
 def _ack(below: int) -> wire.SubscribeRequest:

@@ -197,14 +197,15 @@ class LogDriver:
     def subscribe(
         self,
         cursor: str = "",
-        start: Start = Start.OLDEST,
+        start: Start | None = None,
         window: int = 1_000_000,
         resume: int | None = None,
         credit: int = 1_000_000,
     ) -> Reader:
         """A subscriber with ``credit`` fetches."""
         reader = Reader()
-        self.handle(Subscribe(reader, cursor, start, window, resume))
+        begin = start or (Start.OLDEST if cursor else Start.NOW)
+        self.handle(Subscribe(reader, cursor, begin, window, resume))
         if credit and reader.error is None:
             self.handle(Fetch(reader, credit))
         return reader

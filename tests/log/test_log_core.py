@@ -256,11 +256,11 @@ def test_g12_the_floor_waits_for_dropped_rows_to_be_emptied() -> None:
     assert driver.rows()
     driver.handle(AckOffset(reader, 12))
     driver.pass_time(60_000)
-    for value in numbered(12, 12, 100):
-        driver.deliver([value])
+    for number in range(12):
+        driver.subscribe(f"later {number}", Start.NOW)
         driver.settle_but(FlushStates)
     driver.crash(applied=False)
-    fill(driver, 24, 12)
+    fill(driver, 12, 12)
     assert driver.rows() <= {segment.first for segment in driver.core.state.records.closed}
 
 
@@ -465,6 +465,15 @@ def test_a_tail_reads_from_now_on_and_goes_on_where_it_was_after_a_crash() -> No
     resumed = driver.subscribe(resume=4)
     fill(driver, 6, 1)
     assert (tail.offsets, resumed.offsets) == ([2, 3], [4, 5, 6])
+
+
+def test_a_tail_can_begin_with_the_oldest_record_kept() -> None:
+    driver = LogDriver(SMALL, LogRetention(max_bytes=500))
+    values = fill(driver, 0, 20)
+    tail = driver.subscribe(start=Start.OLDEST)
+    driver.settle()
+    start = driver.core.state.records.start
+    assert (tail.offsets, tail.values) == (list(range(start, 20)), values[start:])
 
 
 def test_cursors_are_listed_with_what_they_have_acked() -> None:

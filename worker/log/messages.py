@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Start(Enum):
-    """Where a cursor that does not exist yet begins."""
+    """Where a cursor that does not exist yet begins, or a tail."""
 
     OLDEST = "oldest"
     NOW = "now"
@@ -42,7 +42,7 @@ class Start(Enum):
 
 @dataclass(slots=True)
 class Subscribe:
-    """A subscriber has come. ``cursor`` empty: a tail, from now on, that keeps nothing.
+    """A subscriber has come. ``cursor`` empty: a tail, that keeps nothing.
 
     ``resume``: everything below it was received before (the call is a continuation); None for a beginning.
     ``window``: records sent beyond the cursor's last ACK, at most; a tail is bounded by its fetches alone.

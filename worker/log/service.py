@@ -36,7 +36,6 @@ _ANSWER_SECONDS: Final = 10.0
 _MAX_NAME: Final = 256
 
 _STARTS: Final = {
-    wire.SUBSCRIBE_FROM_UNSPECIFIED: Start.OLDEST,
     wire.SUBSCRIBE_FROM_OLDEST: Start.OLDEST,
     wire.SUBSCRIBE_FROM_NOW: Start.NOW,
 }
@@ -123,7 +122,7 @@ class LogService(SubscriptionServiceServicer):
             call = _Call(start.stream)
             self._calls.add(call)
             resume = start.resume_offset if start.HasField("resume_offset") else None
-            host.post(Subscribe(call, start.cursor, _STARTS[start.begin], start.window, resume))
+            host.post(Subscribe(call, start.cursor, _begin_of(start), start.window, resume))
             host.post(Fetch(call, _RESPONSES_AHEAD))
             reader = asyncio.get_running_loop().create_task(_read_acks(request_iterator, host, call))
             while True:
@@ -208,9 +207,13 @@ def _start_of(request: wire.SubscribeRequest | None) -> wire.SubscribeStart:
         raise _invalid(f"the cursor's name is longer than {_MAX_NAME} bytes", "choose a shorter one")
     if start.window < 0:
         raise _invalid(f"the window is {start.window}", "set it to at least 1, or to 0 for the default")
-    if start.begin not in _STARTS:
+    if start.begin and start.begin not in _STARTS:
         raise _invalid(f"start.begin has the unknown value {start.begin}", "use OLDEST or NOW")
     return start
+
+
+def _begin_of(start: wire.SubscribeStart) -> Start:
+    return _STARTS.get(start.begin) or (Start.OLDEST if start.cursor else Start.NOW)
 
 
 def _invalid(message: str, remedy: str) -> RequestError:

@@ -14,7 +14,7 @@ from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.store.contract import CorruptValueError, StateRow
 from millwheel.worker.log.entry import SegmentBlob, decode, row_key
-from millwheel.worker.log.messages import AckOffset, EndSubscription, Fetch, LogInstruction, Publish, Subscribe
+from millwheel.worker.log.messages import AckOffset, EndSubscription, Fetch, LogInstruction, Publish, Start, Subscribe
 from millwheel.worker.log.segments import Segment
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import ReadStates
@@ -75,7 +75,8 @@ class Subscribers:
                 state.cursors.create(event.cursor, event.start)
         else:
             session.ready = True
-            session.position = end if event.resume is None else event.resume
+            begin = state.records.start if event.start is Start.OLDEST else end
+            session.position = begin if event.resume is None else event.resume
         self._sessions[id(event.subscriber)] = session
         return out
 

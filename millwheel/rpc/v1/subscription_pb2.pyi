@@ -75,9 +75,9 @@ class SubscribeStart(_message.Message):
     RESUME_OFFSET_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     cursor: _builtins.str
-    """The cursor; empty: a tail without one, from now on, that keeps nothing."""
+    """The cursor; empty: a tail without one, that keeps nothing."""
     begin: Global___SubscribeFrom.ValueType
-    """Where a cursor that does not exist yet begins."""
+    """Where a cursor that does not exist yet begins, or a tail. Unspecified: a cursor at the oldest record, a tail now."""
     window: _builtins.int
     """Records sent beyond the cursor's last ACK, at most; 0: the log's default. A tail is bounded by the flow of the call alone."""
     resume_offset: _builtins.int

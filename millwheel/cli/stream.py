@@ -1,0 +1,153 @@
+"""``millwheel stream``: tail, and cursors list, delete."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.output import OutputFormat, print_plain, print_table, to_yaml
+from millwheel.client.control import ControlClient
+from millwheel.client.subscription import Batch, From, Subscription, delete_cursor, list_cursors
+from millwheel.core.time import Timestamp, format_timestamp
+from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.v1 import topology_pb2 as specs
+
+__all__ = ["app", "show_value"]
+
+app = typer.Typer(help="Streams: their records, and the cursors that keep them.", no_args_is_help=True)
+cursors = typer.Typer(help="Durable cursors: what each subscriber has acknowledged.", no_args_is_help=True)
+app.add_typer(cursors, name="cursors")
+
+Stream = Annotated[str, typer.Argument(help="The stream's name.")]
+
+_TEXT_WIDTH: Final = 27
+"""A timestamp with microseconds."""
+
+
+class Begin(StrEnum):
+    """The values of --from."""
+
+    OLDEST = "oldest"
+    NOW = "now"
+
+
+@app.command()
+def tail(
+    stream: Stream,
+    cursor: Annotated[
+        str, typer.Option(help="A durable cursor: what is printed is acknowledged, and never printed again.")
+    ] = "",
+    begin: Annotated[
+        Begin | None,
+        typer.Option("--from", help="Where to begin; default: now, and a new cursor at the oldest record kept."),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Stop after so many records; 0: never.")] = 0,
+    until_end: Annotated[bool, typer.Option("--until-end", help="Stop when the stream has ended.")] = False,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to look for a log that is away.")] = 60.0,
+) -> None:
+    """Print a stream's records as they come: with -o json one object a line."""
+    start = None if begin is None else From[begin.name]
+    subscription = Subscription(
+        stream, cursor=cursor, start=start, address=address, until_end=until_end, patience=timeout
+    )
+    asyncio.run(_tail(subscription, count, output))
+
+
+async def _tail(subscription: Subscription, count: int, output: OutputFormat) -> None:
+    left = count
+    if output is OutputFormat.TABLE:
+        print(f"{'OFFSET':>10}  {'TIMESTAMP':{_TEXT_WIDTH}}  VALUE", flush=True)
+    async with subscription:
+        async for batch in subscription:
+            printed = _print_batch(batch, subscription.spec.format, output, left if count else len(batch))
+            await subscription.ack(batch.first_offset + printed)
+            left -= printed
+            if count and left <= 0:
+                break
+        await subscription.flush()
+
+
+def _print_batch(batch: Batch, form: specs.ValueFormat.ValueType, output: OutputFormat, limit: int) -> int:
+    """Print up to ``limit`` records; returns how many."""
+    lines = []
+    for (offset, timestamp, value), _ in zip(batch, range(limit), strict=False):
+        at = format_timestamp(Timestamp(timestamp))
+        shown = show_value(value, form)
+        if output is OutputFormat.TABLE:
+            lines.append(f"{offset:>10}  {at:{_TEXT_WIDTH}}  {msgspec.json.encode(shown).decode()}\n")
+            continue
+        record = {"offset": offset, "timestamp": at, "timestamp_us": timestamp, "value": shown}
+        if output is OutputFormat.JSON:
+            lines.append(msgspec.json.encode(record).decode() + "\n")
+        else:
+            lines.append(to_yaml([record]))
+    sys.stdout.write("".join(lines))
+    sys.stdout.flush()
+    return len(lines)
+
+
+def show_value(value: bytes, form: specs.ValueFormat.ValueType) -> Any:
+    """A value as JSON can say it: MessagePack decoded, text as text, other bytes as {"base64": …}."""
+    if form in (specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED):
+        try:
+            return msgspec.json.decode(msgspec.json.encode(msgspec.msgpack.decode(value)))
+        except (msgspec.MsgspecError, TypeError, ValueError):
+            pass  # not MessagePack after all, or with keys that JSON has no form for
+    if form in (specs.VALUE_FORMAT_RAW, specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    return {"base64": msgspec.to_builtins(value)}
+
+
+@cursors.command("list")
+def list_(
+    stream: Stream,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """List a stream's durable cursors, and how far behind each is."""
+
+    async def work() -> list[dict[str, Any]]:
+        async with ControlClient(address, deadline=timeout) as client:
+            found = await list_cursors(stream, client)
+        return [
+            {"cursor": one.name, "acked": one.acked, "end": one.end, "behind": one.end - one.acked} for one in found
+        ]
+
+    rows = asyncio.run(work())
+    if output is not OutputFormat.TABLE:
+        print_plain(rows, output)
+        return
+    columns = ["cursor", "acked", "end", "behind"]
+    print_table(columns, [[row[one] for one in columns] for row in rows], f"stream {stream} has no cursors")
+
+
+@cursors.command("delete")
+def delete(
+    stream: Stream,
+    cursor: Annotated[str, typer.Argument(help="The cursor's name.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Forget a durable cursor: what only it has kept goes."""
+    if not yes:
+        typer.confirm(f"Delete cursor {cursor} of stream {stream} for good?", abort=True, err=True)
+
+    async def work() -> None:
+        async with ControlClient(address, deadline=timeout) as client:
+            await delete_cursor(stream, cursor, client)
+
+    asyncio.run(work())
+    print(f"cursor {cursor} of stream {stream} is deleted")
