@@ -49,7 +49,13 @@ class KeyExtractor:
         if self.function is not None:
             return _one_part(self.function, describe)
         getters = [_getter(record_type, path) for path in self.fields]
-        return _one_part(getters[0], describe) if len(getters) == 1 else _compound(getters, describe)
+        if len(getters) == 1:
+            return _one_part(getters[0], describe)
+        if all(isinstance(get, attrgetter) for get in getters):
+            read: Callable[[Any], tuple[Any, ...]] = attrgetter(*self.fields)  # all parts in one call
+        else:
+            read = _read_all(getters)
+        return _one_part(lambda value: join_key(*read(value)), describe)
 
     def problems(self, record_type: Any) -> list[str]:
         """What is wrong with it for values of ``record_type``, as far as the type tells."""
@@ -109,7 +115,11 @@ def key(*parts: Any, feedback: bool = False) -> KeyExtractor:
 
 def join_key(*parts: str | int) -> str:
     """The compound key of ``parts``, as ``key("origin", "hour")`` makes it: ``join_key("a|b", 7) == "a\\\\|b|7"``."""
-    return "|".join(_text(part).replace("\\", "\\\\").replace("|", "\\|") for part in parts)
+    texts = [part if part.__class__ is str else _text(part) for part in parts]
+    joined = "|".join(texts)
+    if "\\" not in joined and joined.count("|") == len(texts) - 1:  # as nearly always: nothing to escape
+        return joined
+    return "|".join(text.replace("\\", "\\\\").replace("|", "\\|") for text in texts)
 
 
 def split_key(compound: str) -> tuple[str, ...]:
@@ -185,8 +195,8 @@ def _one_part(get: Callable[[Any], Any], describe: _Description) -> Extract:
     return extract
 
 
-def _compound(getters: list[Callable[[Any], Any]], describe: _Description) -> Extract:
-    return _one_part(lambda value: join_key(*[get(value) for get in getters]), describe)
+def _read_all(getters: list[Callable[[Any], Any]]) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda value: tuple([get(value) for get in getters])
 
 
 def _getter(record_type: Any, path: str) -> Callable[[Any], Any]:
