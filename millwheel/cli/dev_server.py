@@ -1,0 +1,249 @@
+"""``millwheel server start-dev``: every role in one process, on one embedded database, talking gRPC as in a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from prometheus_client import CollectorRegistry, start_http_server
+
+from millwheel.authority.service import WatermarkServicer
+from millwheel.authority.shell import AuthorityShell
+from millwheel.client.control import ControlClient
+from millwheel.client.watermarks import WatermarkClient
+from millwheel.coordination.contract import Compare, Coordinator, Put
+from millwheel.core.catalog_keys import SEQUENCER, authority_key
+from millwheel.master.services.injection import InjectionServicer
+from millwheel.master.services.routing import RoutingServicer
+from millwheel.master.services.topologies import TopologyServicer
+from millwheel.master.settings import MasterSettings
+from millwheel.master.shell import MasterShell
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.server import add_health, bind, create_server
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1.common_pb2 import Endpoint
+from millwheel.rpc.v1.control_pb2_grpc import (
+    add_RoutingServiceServicer_to_server,
+    add_TopologyServiceServicer_to_server,
+)
+from millwheel.rpc.v1.injection_pb2_grpc import add_InjectionServiceServicer_to_server
+from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
+from millwheel.store.contract import JournalExistsError, StateStore
+from millwheel.store.database import EmbeddedDatabase
+from millwheel.worker.interval import Settings
+from millwheel.worker.shell.authority import AuthorityLink
+from millwheel.worker.shell.metrics import WorkerCollector
+from millwheel.worker.shell.worker import Worker, WorkerSettings
+
+__all__ = ["DevServer", "DevSettings", "running"]
+
+log = logging.getLogger("millwheel")
+
+_SERVICES = (
+    "millwheel.v1.TopologyService",
+    "millwheel.v1.RoutingService",
+    "millwheel.v1.InjectionService",
+    "millwheel.v1.DeliveryService",
+    "millwheel.v1.WatermarkService",
+    "millwheel.v1.SubscriptionService",
+    "millwheel.v1.InspectionService",
+)
+
+_AUTHORITY_JOURNAL = "authority.0"
+_WORKER_ID = "dev"
+_LEASE = 10.0
+"""Seconds; in one process it lapses only if the process stands still for that long."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevSettings:
+    """What ``start-dev`` can be told. ``db`` None: a temporary directory that goes with the server."""
+
+    db: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 7433
+    metrics_port: int | None = None
+    intervals: int = 1
+    cache_bytes: int = 256 << 20
+
+
+@dataclass(slots=True)
+class DevServer:
+    """A server that runs; ``address`` is host:port."""
+
+    address: str
+    db: Path
+    worker: Worker
+    failed: asyncio.Future[None]
+    """Set with an exception when a role cannot go on."""
+
+
+@asynccontextmanager
+async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
+    """A development server, from its first to its last moment; everything it started ends with it."""
+    async with AsyncExitStack() as stack:
+        server = create_server()
+        address = bind(server, settings.port, settings.host)
+        path = settings.db
+        if path is None:
+            path = Path(tempfile.mkdtemp(prefix="millwheel-"))
+            stack.callback(shutil.rmtree, path, True)
+        database = await stack.enter_async_context(await EmbeddedDatabase.open(path))
+        registry = CollectorRegistry()
+        failed = asyncio.get_running_loop().create_future()
+        authority = await _start_authority(stack, database, server, address, registry)
+        master = await _start_master(stack, database, server, address, settings, failed)
+        worker = await _start_worker(stack, database, server, address, settings, path)
+        registry.register(WorkerCollector(worker.interval_cores))
+        await add_health(server, _SERVICES)
+        await server.start()
+        stack.push_async_callback(server.stop, 0.5)
+        if settings.metrics_port is not None:
+            _serve_metrics(stack, settings, registry)
+        stack.push_async_callback(_cancel, asyncio.create_task(_watch_authority(authority, failed)))
+        await worker.start()
+        stack.push_async_callback(worker.close)
+        await master.leading()
+        _settle_memory()
+        yield DevServer(address, path, worker, failed)
+
+
+def _settle_memory() -> None:
+    """What start-up made lives for ever: the collector need not look at it, nor run after every few allocations."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+async def _start_authority(
+    stack: AsyncExitStack,
+    database: EmbeddedDatabase,
+    server: grpc.aio.Server,
+    address: str,
+    registry: CollectorRegistry,
+) -> AuthorityShell:
+    sequencer = await _draw_sequencer(database.coordinator)
+    await _ensure_journal(database.store, _AUTHORITY_JOURNAL)
+    shell = await AuthorityShell.open(database.store, _AUTHORITY_JOURNAL, sequencer, registry=registry)
+    stack.push_async_callback(shell.close)
+    add_WatermarkServiceServicer_to_server(WatermarkServicer(shell), server)
+    record = catalog.AuthorityRecord(shard=0, endpoint=Endpoint(worker_id=_WORKER_ID, address=address))
+    await database.coordinator.transact((), [Put(authority_key(0), record.SerializeToString())])
+    return shell
+
+
+async def _start_master(
+    stack: AsyncExitStack,
+    database: EmbeddedDatabase,
+    server: grpc.aio.Server,
+    address: str,
+    settings: DevSettings,
+    failed: asyncio.Future[None],
+) -> MasterShell:
+    shell = MasterShell(
+        database.coordinator,
+        database.store,
+        address,
+        MasterSettings(intervals_per_computation=settings.intervals),
+        ttl=_LEASE,
+    )
+    add_TopologyServiceServicer_to_server(TopologyServicer(shell), server)
+    add_RoutingServiceServicer_to_server(RoutingServicer(shell), server)
+    add_InjectionServiceServicer_to_server(InjectionServicer(shell), server)
+    task = asyncio.create_task(shell.run())
+    task.add_done_callback(lambda done: _failed(failed, done))
+    stack.push_async_callback(_cancel, task)
+    return shell
+
+
+async def _start_worker(
+    stack: AsyncExitStack,
+    database: EmbeddedDatabase,
+    server: grpc.aio.Server,
+    address: str,
+    settings: DevSettings,
+    path: Path,
+) -> Worker:
+    control = await stack.enter_async_context(ControlClient(address))
+    watermarks = WatermarkClient(address)
+    stack.push_async_callback(watermarks.close)
+    worker = Worker(
+        WorkerSettings(_WORKER_ID, address, path / "packages", _LEASE, Settings(cache_bytes=settings.cache_bytes)),
+        database.store,
+        database.coordinator,
+        AuthorityLink(watermarks),
+        control.download_package,
+    )
+    worker.add_services(server)
+    return worker
+
+
+async def _watch_authority(shell: AuthorityShell, failed: asyncio.Future[None]) -> None:
+    stopped = await shell.wait_stopped()
+    if not failed.done():
+        failed.set_exception(stopped)
+
+
+def _failed(failed: asyncio.Future[None], task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None and not failed.done():
+        failed.set_exception(error)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _serve_metrics(stack: AsyncExitStack, settings: DevSettings, registry: CollectorRegistry) -> None:
+    assert settings.metrics_port is not None
+    try:
+        server, thread = start_http_server(settings.metrics_port, settings.host, registry)
+    except OSError as error:
+        raise RequestError(
+            FailureCode.UNAVAILABLE,
+            f"cannot serve metrics on {settings.host}:{settings.metrics_port}: {error.strerror}",
+            "stop the process that has the port, or choose another --metrics-port",
+            reason="PORT_UNAVAILABLE",
+        ) from error
+    stack.callback(thread.join)
+    stack.callback(server.server_close)
+    stack.callback(server.shutdown)
+
+
+async def _ensure_journal(store: StateStore, journal: str) -> None:
+    try:
+        await store.create_journal(journal)
+    except JournalExistsError:
+        log.info("journal %s: taken up again", journal)
+
+
+async def _draw_sequencer(coordinator: Coordinator) -> int:
+    """The next sequencer from the counter that the master draws from, too (6.2)."""
+    while True:
+        entry = await coordinator.get(SEQUENCER)
+        number = (int(entry.value) if entry is not None else 0) + 1
+        compare = Compare(SEQUENCER, entry.modified if entry is not None else 0)
+        if (await coordinator.transact([compare], [Put(SEQUENCER, str(number).encode())])).committed:
+            return number
+
+
+Wait = Callable[[], Awaitable[None]]
+
+
+async def serve(settings: DevSettings, started: Callable[[DevServer], None], until: Wait) -> None:
+    """Run a development server until ``until`` returns, or a role fails, which raises."""
+    async with running(settings) as server:
+        started(server)
+        stop = asyncio.ensure_future(until())
+        done, _ = await asyncio.wait({stop, server.failed}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if server.failed in done:
+            server.failed.result()

@@ -1,0 +1,57 @@
+"""``millwheel server``: start-dev."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from millwheel.cli.dev_server import DevServer, DevSettings, serve
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Servers of one's own.", no_args_is_help=True)
+
+
+@app.callback()
+def _nouns() -> None:
+    """Servers of one's own."""
+
+
+@app.command("start-dev")
+def start_dev(
+    db: Annotated[Path | None, typer.Option(help="Where everything is kept; by default a temporary directory.")] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on; loopback unless told otherwise.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes a free one.")] = 7433,
+    metrics_port: Annotated[int | None, typer.Option(min=1, max=65_535, help="Serve Prometheus metrics here.")] = None,
+    intervals: Annotated[int, typer.Option(min=1, max=1_000, help="Key intervals of each computation.")] = 1,
+    cache_mib: Annotated[int, typer.Option(min=1, help="Memory for cached states of each interval.")] = 256,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+) -> None:
+    """Run every role in one process, on an embedded database, until interrupted."""
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings = DevSettings(db, host, port, metrics_port, intervals, cache_mib << 20)
+    uvloop.run(_serve(settings))
+
+
+async def _serve(settings: DevSettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+
+    def started(server: DevServer) -> None:
+        kept = "temporary, gone with the server" if settings.db is None else "kept"
+        typer.echo(f"millwheel is ready at {server.address}; its data is in {server.db} ({kept})")
+
+    async def until() -> None:
+        await stop.wait()
+
+    await serve(settings, started, until)

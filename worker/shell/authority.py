@@ -1,0 +1,59 @@
+"""The worker's link to the low watermark authority: reports, acceptances and broadcasts in the worker's terms."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+
+from millwheel.client.watermarks import WatermarkClient
+from millwheel.core.keys import KeyInterval
+from millwheel.rpc.watermarks import INJECTOR_PREFIX, AcceptRefusedError, WatermarkReport, is_injector
+from millwheel.store.contract import SequencerRefusedError
+from millwheel.worker.messages import Report
+
+__all__ = ["AuthorityLink"]
+
+
+class AuthorityLink:
+    """What a worker asks of the authority, over gRPC."""
+
+    def __init__(self, client: WatermarkClient) -> None:
+        self._client = client
+
+    async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
+        """Have a sequencer accepted (G4); SequencerRefusedError if a larger one holds the keys."""
+        try:
+            return await self._client.accept(computation, keys, sequencer)
+        except AcceptRefusedError as error:
+            raise SequencerRefusedError(computation, sequencer, 0) from error
+
+    def report(self, report: Report) -> None:
+        """Report an interval's watermark."""
+        self._client.report(
+            WatermarkReport(
+                report.computation,
+                report.keys,
+                report.sequencer,
+                report.output,
+                report.input,
+                report.hold,
+                report.subject,
+            )
+        )
+
+    async def watch(
+        self, computations: Iterable[str]
+    ) -> AsyncIterator[Mapping[str, tuple[int, Sequence[tuple[KeyInterval | str, int]]]]]:
+        """Broadcast values; an injector's processes are named by their origins, as their deliveries name them."""
+        async with aclosing(self._client.watch(computations)) as updates:  # type: ignore[type-var]
+            async for update in updates:
+                yield {
+                    name: (value.watermark, [_origin(name, member, number) for member, number in value.sequencers])
+                    for name, value in update.items()
+                }
+
+
+def _origin(computation: str, member: KeyInterval | str, sequencer: int) -> tuple[KeyInterval | str, int]:
+    if isinstance(member, str) and is_injector(computation):
+        return f"{INJECTOR_PREFIX}{computation.removeprefix(INJECTOR_PREFIX)}/{member}", sequencer
+    return member, sequencer
