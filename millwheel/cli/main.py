@@ -1,0 +1,31 @@
+"""The ``millwheel`` command: noun, then verb. One file per noun; each has an ``app`` that is registered here."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from millwheel.cli import topology, version
+from millwheel.cli.failing import exit_code_of, explain
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="millwheel",
+    help="Fault-tolerant stream processing: submit topologies, and look at what they do.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 unavailable, 5 invalid, 6 conflict.",
+)
+app.add_typer(topology.app, name="topology")
+app.command("version")(version.version)
+
+
+def main() -> None:
+    """Run the command line, and exit with its code."""
+    try:
+        app()
+    except (Exception, KeyboardInterrupt) as error:
+        explain(error)
+        sys.exit(exit_code_of(error))

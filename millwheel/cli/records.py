@@ -1,0 +1,84 @@
+"""Catalog records as plain values: what -o json and -o yaml show. Names and meanings of the fields stay as they are."""
+
+from __future__ import annotations
+
+from millwheel.cli.graph import key_text
+from millwheel.cli.output import Plain
+from millwheel.core.interval_table import interval_from_proto
+from millwheel.core.time import Timestamp, format_timestamp
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1 import topology_pb2 as specs
+
+__all__ = ["describe_topology", "state_name", "summarize_topology"]
+
+
+def state_name(state: catalog.TopologyState.ValueType) -> str:
+    """``running``, ``draining``, …"""
+    return catalog.TopologyState.Name(state).removeprefix("TOPOLOGY_STATE_").lower()
+
+
+def summarize_topology(record: catalog.TopologyRecord) -> dict[str, Plain]:
+    """One topology in a list."""
+    return {
+        "name": record.spec.name,
+        "state": state_name(record.state),
+        "version": record.version,
+        "computations": len(record.spec.computations),
+        "submitted_at": format_timestamp(Timestamp(record.submitted_at_us)),
+        "state_changed_at": format_timestamp(Timestamp(record.state_changed_at_us)),
+        "code_digest": record.spec.code.digest,
+    }
+
+
+def describe_topology(found: control.GetTopologyResponse) -> dict[str, Plain]:
+    """Everything that the catalog says of a topology."""
+    maps = {record.computation: record for record in found.interval_maps if record.topology}
+    record = found.topology
+    summary = summarize_topology(record)
+    summary["entry_point"] = record.spec.code.entry_point
+    summary["waiting_for"] = list(found.waiting_for)
+    summary["computations"] = [
+        _computation(one, record.incarnations[one.name], maps.get(one.name)) for one in record.spec.computations
+    ]
+    summary["streams"] = [_stream(stream) for stream in record.spec.streams]
+    summary["logs"] = [{"stream": log.stream, "incarnation": log.incarnation} for log in found.logs]
+    return summary
+
+
+def _computation(
+    spec: specs.ComputationSpec, incarnation: str, intervals: catalog.IntervalMapRecord | None
+) -> dict[str, Plain]:
+    return {
+        "name": spec.name,
+        "incarnation": incarnation,
+        "implementation": spec.implementation,
+        "inputs": [
+            {"stream": edge.stream, "key": key_text(edge.key), "feedback": edge.feedback} for edge in spec.inputs
+        ],
+        "outputs": list(spec.outputs),
+        "exactly_once": spec.exactly_once,
+        "strong_productions": spec.strong_productions,
+        "late_policy": specs.LatePolicy.Name(spec.late_policy).removeprefix("LATE_POLICY_").lower(),
+        "intervals": [_interval(one) for one in (intervals.intervals if intervals is not None else ())],
+    }
+
+
+def _interval(interval: catalog.IntervalRecord) -> dict[str, Plain]:
+    return {
+        "keys": str(interval_from_proto(interval.keys)),
+        "journal": interval.journal,
+        "sequencer": interval.sequencer,
+        "owner": interval.owner.worker_id or None,
+        "address": interval.owner.address or None,
+    }
+
+
+def _stream(stream: specs.StreamSpec) -> dict[str, Plain]:
+    return {
+        "name": stream.name,
+        "type": stream.record_type,
+        "format": specs.ValueFormat.Name(stream.format).removeprefix("VALUE_FORMAT_").lower(),
+        "injected": stream.injected,
+        "expected_injectors": list(stream.expected_injectors),
+    }

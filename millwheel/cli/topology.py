@@ -1,0 +1,238 @@
+"""``millwheel topology``: submit, validate, list, describe, graph, drain, cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any, cast
+
+import typer
+
+from millwheel.cli.failing import ExitCode
+from millwheel.cli.graph import to_dot, to_mermaid, to_text
+from millwheel.cli.loading import load
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.output import OutputFormat, print_plain, print_table
+from millwheel.cli.records import describe_topology, state_name, summarize_topology
+from millwheel.client.control import ControlClient
+from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.errors import Problem, TopologyError
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Topologies: from submission to their end.", no_args_is_help=True)
+
+_POLL_SECONDS = 0.5
+
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:ATTR", help="The topology: package.module:attr or file.py:attr.")
+]
+Include = Annotated[list[str] | None, typer.Option("--include", help="A further module to package. May be repeated.")]
+Name = Annotated[str, typer.Argument(help="The topology's name.")]
+
+
+class GraphFormat(StrEnum):
+    """The values of graph's -o."""
+
+    TEXT = "text"
+    DOT = "dot"
+    MERMAID = "mermaid"
+
+
+@app.command()
+def submit(
+    target: Target,
+    include: Include = None,
+    request_id: Annotated[
+        str, typer.Option(help="The same id again is the same submission, for scripts that try again.")
+    ] = "",
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Package a topology's code, send both to a cluster, and run it."""
+    packaged = load(target, include or ())
+    spec = packaged.spec()
+
+    async def work() -> catalog.TopologyRecord:
+        async with ControlClient(address, deadline=timeout) as client:
+            await client.upload_package(packaged.package.digest, packaged.package.data)
+            return await client.submit(spec, request_id)
+
+    _print_record(asyncio.run(work()), output)
+
+
+@app.command()
+def validate(
+    target: Target,
+    include: Include = None,
+    remote: Annotated[bool, typer.Option("--remote", help="Check against what runs in the cluster, too.")] = False,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Show everything wrong with a topology; nothing runs. Exit code 5 if there is anything."""
+    packaged = load(target, include or ())
+    problems = packaged.topology.validate()
+    if not problems and remote:
+        problems = asyncio.run(_remote_problems(packaged.spec(), address, timeout))
+    if output is not OutputFormat.TABLE:
+        print_plain([{"where": one.where, "message": one.message} for one in problems], output)
+        raise typer.Exit(ExitCode.INVALID if problems else ExitCode.OK)
+    if problems:
+        raise TopologyError(packaged.topology.name, problems)
+    print(f"topology {packaged.topology.name} is valid")
+
+
+async def _remote_problems(spec: specs.TopologySpec, address: str, timeout: float) -> list[Problem]:
+    async with ControlClient(address, deadline=timeout) as client:
+        return await client.validate(spec)
+
+
+@app.command("list")
+def list_topologies(
+    output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE
+) -> None:
+    """List the topologies of a cluster."""
+
+    async def work() -> list[catalog.TopologyRecord]:
+        async with ControlClient(address, deadline=timeout) as client:
+            return await client.list_topologies()
+
+    _print_records(asyncio.run(work()), output)
+
+
+@app.command()
+def describe(
+    name: Name,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Show a topology: its computations, their intervals and owners, its streams."""
+    found = asyncio.run(_get(name, address, timeout))
+    described = describe_topology(found)
+    if output is not OutputFormat.TABLE:
+        print_plain(described, output)
+        return
+    _print_described(cast("dict[str, Any]", described))
+
+
+@app.command()
+def graph(
+    topology: Annotated[
+        str, typer.Argument(help="A topology's name in the cluster, or MODULE:ATTR of one that is not.")
+    ],
+    output: Annotated[GraphFormat, typer.Option("--output", "-o", help="How it is drawn.")] = GraphFormat.TEXT,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Draw a topology: as a text tree, for Graphviz (dot) or for Mermaid."""
+    is_code = ":" in topology
+    spec = load(topology).spec() if is_code else asyncio.run(_get(topology, address, timeout)).topology.spec
+    draw = {GraphFormat.TEXT: to_text, GraphFormat.DOT: to_dot, GraphFormat.MERMAID: to_mermaid}[output]
+    print(draw(spec))
+
+
+@app.command()
+def drain(
+    name: Name,
+    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for its end; 0 returns at once.")] = 0.0,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Have a topology take no more injections and run out. Its state is kept."""
+    _print_record(asyncio.run(_drain(name, wait, address, timeout)), output)
+
+
+async def _drain(name: str, wait: float, address: str, timeout: float) -> catalog.TopologyRecord:
+    end = time.monotonic() + wait
+    async with ControlClient(address, deadline=timeout) as client:
+        record = await client.drain(name)
+        while wait and record.state == catalog.TOPOLOGY_STATE_DRAINING:
+            found = await client.get_topology(name)
+            record = found.topology
+            if record.state == catalog.TOPOLOGY_STATE_DRAINING and time.monotonic() >= end:
+                waiting = "; ".join(found.waiting_for)
+                raise RequestError(
+                    FailureCode.DEADLINE_EXCEEDED,
+                    f"topology {name!r} still drains after {wait:g} s, waiting for {waiting}",
+                    "wait longer, or give up what is pending by `millwheel topology cancel`",
+                )
+            await asyncio.sleep(_POLL_SECONDS if record.state == catalog.TOPOLOGY_STATE_DRAINING else 0)
+    return record
+
+
+@app.command()
+def cancel(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Stop a topology at once, and give up its state and what is pending."""
+    if not yes:
+        typer.confirm(f"Cancel topology {name}, and delete its state for good?", abort=True, err=True)
+
+    async def work() -> catalog.TopologyRecord:
+        async with ControlClient(address, deadline=timeout) as client:
+            return await client.cancel(name)
+
+    _print_record(asyncio.run(work()), output)
+
+
+async def _get(name: str, address: str, timeout: float) -> control.GetTopologyResponse:
+    async with ControlClient(address, deadline=timeout) as client:
+        return await client.get_topology(name)
+
+
+def _print_record(record: catalog.TopologyRecord, output: OutputFormat) -> None:
+    if output is OutputFormat.TABLE:
+        print(f"topology {record.spec.name} is {state_name(record.state)} (version {record.version})")
+    else:
+        print_plain(summarize_topology(record), output)
+
+
+def _print_records(records: Sequence[catalog.TopologyRecord], output: OutputFormat) -> None:
+    rows = [summarize_topology(record) for record in records]
+    if output is not OutputFormat.TABLE:
+        print_plain(rows, output)
+        return
+    columns = ["name", "state", "version", "computations", "submitted_at"]
+    empty = "no topologies; `millwheel topology submit MODULE:ATTR` runs one"
+    print_table([one.replace("_", " ") for one in columns], [[row[one] for one in columns] for row in rows], empty)
+
+
+def _print_described(described: dict[str, Any]) -> None:
+    print(f"topology {described['name']} is {described['state']} (version {described['version']})")
+    print(f"submitted {described['submitted_at']}, code {described['entry_point']} {described['code_digest'][:12]}")
+    for waiting in described["waiting_for"]:
+        print(f"waiting for {waiting}")
+    rows = [
+        (one["name"], interval["keys"], interval["owner"] or "nobody", interval["sequencer"], interval["journal"])
+        for one in described["computations"]
+        for interval in one["intervals"]
+    ]
+    print()
+    print_table(["computation", "keys", "owner", "sequencer", "journal"], rows, "no intervals")
+    logged = {log["stream"] for log in described["logs"]}
+    streams = [
+        (
+            one["name"],
+            one["type"],
+            one["format"],
+            "yes" if one["injected"] else "",
+            "yes" if one["name"] in logged else "",
+        )
+        for one in described["streams"]
+    ]
+    print()
+    print_table(["stream", "type", "format", "injected", "log"], streams)

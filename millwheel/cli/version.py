@@ -1,0 +1,25 @@
+"""``millwheel version``."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+from millwheel.cli.options import Output
+from millwheel.cli.output import OutputFormat, print_plain
+
+__all__ = ["version"]
+
+
+def version(output: Output = OutputFormat.TABLE) -> None:
+    """Show the version of millwheel, and what it runs on."""
+    found = {
+        "millwheel": metadata.version("openmillwheel"),
+        "python": platform.python_version(),
+        "grpc": metadata.version("grpcio"),
+        "platform": platform.platform(terse=True),
+    }
+    if output is OutputFormat.TABLE:
+        print(f"millwheel {found['millwheel']} (Python {found['python']}, gRPC {found['grpc']}, {found['platform']})")
+    else:
+        print_plain(found, output)

@@ -1,0 +1,167 @@
+"""The command line against a real server: what it prints, and how it exits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.store.memory import MemoryStore
+from tests.master.replica import register_worker, replica
+
+HERE = Path(__file__).parent
+RUN = "from millwheel.cli.main import main; main()"
+GOOD = f"{HERE / 'sample.py'}:good"
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+class Cli:
+    """Runs commands in processes of their own."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    async def __call__(self, *arguments: str, typed: str = "") -> Result:
+        environment = {**os.environ, "MILLWHEEL_ADDRESS": self.address, "NO_COLOR": "1", "COLUMNS": "200"}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            RUN,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+        )
+        out, err = await process.communicate(typed.encode())
+        result = Result(process.returncode or 0, out.decode(), err.decode())
+        assert "Traceback" not in result.err
+        return result
+
+
+@pytest.fixture
+async def cli() -> AsyncIterator[Cli]:
+    coordinator, store = MemoryCoordinator(), MemoryStore()
+    async with replica(coordinator, store) as (address, shell):
+        await register_worker(coordinator, "w1", "127.0.0.1:1")
+        await shell.leading()
+        yield Cli(address)
+    await coordinator.close()
+
+
+async def test_a_topology_from_submission_to_its_end(cli: Cli) -> None:
+    submitted = await cli("topology", "submit", GOOD)
+    assert (submitted.code, submitted.out) == (0, "topology sample is running (version 1)\n")
+    listed = await cli("topology", "list", "-o", "json")
+    (row,) = json.loads(listed.out)
+    assert (row["name"], row["state"], row["computations"]) == ("sample", "running", 1)
+    described = await cli("topology", "describe", "sample")
+    for part in ("counter", "['', +inf)", "w1", "queries", "Query", "sample:good"):
+        assert part in described.out
+    taken = await cli("topology", "submit", GOOD)
+    assert (taken.code, taken.out) == (6, "")
+    assert "running already, with the same spec and code" in taken.err
+    drawn = await cli("topology", "graph", "sample")
+    assert drawn.out == (await cli("topology", "graph", GOOD)).out
+    draining = await cli("topology", "drain", "sample", "-o", "yaml")
+    assert "state: draining" in draining.out
+    asked = await cli("topology", "cancel", "sample", typed="n\n")
+    assert (asked.code, asked.out.strip()) == (1, "")
+    assert "delete its state for good?" in asked.err
+    cancelled = await cli("topology", "cancel", "sample", "--yes")
+    assert cancelled.out == "topology sample is cancelled (version 1)\n"
+
+
+async def test_submitting_twice_under_one_request_id_is_one_submission(cli: Cli) -> None:
+    first = await cli("topology", "submit", GOOD, "--request-id", "r1", "-o", "json")
+    again = await cli("topology", "submit", GOOD, "--request-id", "r1", "-o", "json")
+    assert json.loads(first.out) == json.loads(again.out)
+
+
+async def test_what_does_not_exist_is_named_with_the_nearest_and_exits_3(cli: Cli) -> None:
+    await cli("topology", "submit", GOOD)
+    found = await cli("topology", "describe", "sampel")
+    assert (found.code, found.out) == (3, "")
+    assert "did you mean 'sample'" in found.err
+
+
+async def test_everything_wrong_with_a_topology_is_told_at_once_and_exits_5(cli: Cli) -> None:
+    for verb in ("validate", "submit"):
+        told = await cli("topology", verb, f"{HERE / 'sample.py'}:bad")
+        assert told.code == 5
+        assert "querys" in told.err
+    as_json = await cli("topology", "validate", f"{HERE / 'sample.py'}:bad", "-o", "json")
+    assert as_json.code == 5
+    assert all(set(problem) == {"where", "message"} for problem in json.loads(as_json.out))
+
+
+async def test_validate_checks_against_the_cluster_when_asked_to(cli: Cli) -> None:
+    assert (await cli("topology", "validate", GOOD, "--remote")).out == "topology sample is valid\n"
+    changed = (
+        (HERE / "sample.py").read_text().replace('source("queries", Query)', 'source("queries", Query, id_slack=5)')
+    )
+    await cli("topology", "submit", GOOD)
+    other = HERE / "sample_changed.py"
+    other.write_text(changed)
+    try:
+        told = await cli("topology", "validate", f"{other}:good", "--remote")
+    finally:
+        other.unlink()
+    assert told.code == 5
+    assert "another topology of this name" in told.err
+
+
+@pytest.mark.parametrize(
+    ("target", "part"),
+    [
+        ("no_such_module:topology", "no_such_module"),
+        ("sample", "write package.module:attribute"),
+        (f"{HERE / 'broken.py'}:topology", "broken on purpose"),
+        (f"{HERE / 'sample.py'}:not_a_topology", "not_a_topology"),
+        (f"{HERE / 'sample.py'}:goood", "goood"),
+    ],
+)
+async def test_code_that_cannot_be_used_is_explained_without_a_server(target: str, part: str) -> None:
+    told = await Cli("127.0.0.1:1")("topology", "validate", target)
+    assert (told.code, told.out) == (5, "")
+    assert part in told.err
+
+
+async def test_a_server_that_is_not_there_exits_4_and_says_what_to_do() -> None:
+    told = await Cli("127.0.0.1:1")("topology", "list")
+    assert (told.code, told.out) == (4, "")
+    assert "cannot reach a MillWheel server at 127.0.0.1:1 (Connection refused)" in told.err
+    assert "start-dev" in told.err
+
+
+async def test_a_drain_that_does_not_end_in_time_says_what_it_waits_for(cli: Cli) -> None:
+    await cli("topology", "submit", GOOD)
+    told = await cli("topology", "drain", "sample", "--wait", "0.8")
+    assert told.code == 4
+    assert "still drains after 0.8 s, waiting for" in told.err
+    assert "do not answer" in told.err
+
+
+async def test_a_wrong_command_line_exits_2() -> None:
+    told = await Cli("127.0.0.1:1")("topology", "lsit")
+    assert told.code == 2
+    assert "Did you mean" in told.err
+
+
+async def test_the_version_is_told_as_text_and_json() -> None:
+    cli = Cli("127.0.0.1:1")
+    assert (await cli("version")).out.startswith("millwheel 0.1.0 (Python 3.")
+    assert json.loads((await cli("version", "-o", "json")).out)["millwheel"] == "0.1.0"
