@@ -1,3 +1,0 @@
-"""What users write topologies with; its public names are re-exported by :mod:`millwheel`."""
-
-__all__: list[str] = []
