@@ -1,0 +1,301 @@
+"""Subscriptions over loopback gRPC: the service, the client library and the command line (design §9)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import grpc
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from millwheel.cli.stream import app, show_value
+from millwheel.client.control import ControlClient
+from millwheel.client.subscription import (
+    Batch,
+    BlockingSubscription,
+    CursorStatus,
+    From,
+    Subscription,
+    delete_cursor,
+    list_cursors,
+)
+from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.rpc.channel import open_channel
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import subscription_pb2 as wire
+from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
+from millwheel.worker.log import LogSettings
+from tests.log.cluster import STREAM, Cluster, cluster_of
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with cluster_of() as running:
+        yield running
+
+
+def named(first: int, count: int) -> list[bytes]:
+    return [b"record %d" % number for number in range(first, first + count)]
+
+
+async def collected(subscription: Subscription, count: int) -> list[Batch]:
+    batches: list[Batch] = []
+    async for batch in subscription:
+        batches.append(batch)
+        if sum(map(len, batches)) >= count:
+            break
+    return batches
+
+
+def offsets(batches: list[Batch]) -> list[int]:
+    return [offset for batch in batches for offset, _, _ in batch]
+
+
+async def test_a_cursor_delivers_what_is_logged_and_never_again_what_is_acked(cluster: Cluster) -> None:
+    await cluster.produce(named(0, 5), [10, 20, 30, 40, 50])
+    async with Subscription(STREAM, cursor="c", address=cluster.address) as first:
+        batches = await collected(first, 5)
+        assert [one for batch in batches for one in batch] == [
+            (offset, offset * 10 + 10, b"record %d" % offset) for offset in range(5)
+        ]
+        await first.ack(3)
+        await first.flush()
+        assert first.durable == 3
+    async with Subscription(STREAM, cursor="c", address=cluster.address) as second:
+        assert offsets(await collected(second, 2)) == [3, 4]
+
+
+async def test_g1_the_program_sees_every_offset_once_while_the_log_moves(cluster: Cluster) -> None:
+    total = 3_000
+    cluster.settings = LogSettings(checkpoint_entries=5)
+
+    async def produce() -> None:
+        for first in range(0, total, 50):
+            await cluster.produce(named(first, 50))
+
+    async def wander() -> None:
+        for step in range(8):
+            await asyncio.sleep(0.05)
+            await cluster.move((step + 1) % 2)
+
+    producing, wandering = asyncio.ensure_future(produce()), asyncio.ensure_future(wander())
+    seen: list[tuple[int, bytes]] = []
+    async with Subscription(STREAM, cursor="c", address=cluster.address, window=400, auto_ack=True) as subscription:
+        async for batch in subscription:
+            seen += [(offset, value) for offset, _, value in batch]
+            if len(seen) >= total:
+                break
+        await asyncio.gather(producing, wandering)
+        assert seen == list(enumerate(named(0, total)))
+        assert subscription.missed == 0
+
+
+async def test_a_tail_goes_on_where_it_was_when_the_log_moves(cluster: Cluster) -> None:
+    await cluster.produce(named(0, 3))
+    async with Subscription(STREAM, address=cluster.address, watermarks=True) as tail:
+        cluster.watermark(500)
+        assert (await anext(tail)).next_offset == 3
+        await cluster.produce(named(3, 2))
+        assert offsets(await collected(tail, 2)) == [3, 4]
+        await cluster.leave()
+        await asyncio.sleep(0.05)
+        await cluster.take(1)
+        await cluster.produce(named(5, 2))
+        assert offsets(await collected(tail, 2)) == [5, 6]
+
+
+async def test_a_subscription_ends_with_its_stream(cluster: Cluster) -> None:
+    await cluster.produce(named(0, 2))
+    options = {"cursor": "c", "address": cluster.address, "until_end": True, "auto_ack": True}
+    async with Subscription(STREAM, **options) as subscription:  # type: ignore[arg-type]
+        cluster.watermark(MAX_TIMESTAMP)
+        assert offsets([batch async for batch in subscription]) == [0, 1]
+        assert subscription.watermark == MAX_TIMESTAMP
+        await subscription.flush()
+    async with Subscription(STREAM, **options) as again:  # type: ignore[arg-type]
+        assert [batch async for batch in again] == []
+
+
+async def test_the_newest_subscriber_of_a_cursor_goes_on_and_the_older_is_told(cluster: Cluster) -> None:
+    await cluster.produce(named(0, 1))
+    async with (
+        Subscription(STREAM, cursor="c", address=cluster.address) as older,
+        Subscription(STREAM, cursor="c", address=cluster.address) as newer,
+    ):
+        await anext(older)
+        assert offsets([await anext(newer)]) == [0]
+        with pytest.raises(RequestError, match="another subscriber has taken over cursor 'c'") as told:
+            await anext(older)
+        assert (told.value.code, told.value.reason) == (FailureCode.ABORTED, "CURSOR_TAKEN_OVER")
+
+
+async def test_values_are_decoded_as_the_type_that_is_given(cluster: Cluster) -> None:
+    await cluster.produce([msgspec.msgpack.encode({"a": 1})])
+    async with Subscription(
+        STREAM, start=From.OLDEST, record_type=dict[str, int], address=cluster.address
+    ) as subscription:
+        assert (await anext(subscription)).values == [{"a": 1}]
+
+
+async def test_cursors_are_listed_and_deleted(cluster: Cluster) -> None:
+    await cluster.produce(named(0, 2))
+    async with ControlClient(cluster.address) as client:
+        async with Subscription(STREAM, cursor="c", address=cluster.address) as subscription:
+            await anext(subscription)
+            assert await list_cursors(STREAM, client) == [CursorStatus(STREAM, "c", 0, 2)]
+            await delete_cursor(STREAM, "c", client)
+            assert await list_cursors(STREAM, client) == []
+            with pytest.raises(RequestError, match="was deleted"):
+                await anext(subscription)
+        with pytest.raises(RequestError, match="no cursor 'c'") as unknown:
+            await delete_cursor(STREAM, "c", client)
+        assert unknown.value.code is FailureCode.NOT_FOUND
+
+
+async def test_failures_that_do_not_pass_are_told_at_once(cluster: Cluster) -> None:
+    async with Subscription("unknown", address=cluster.address) as subscription:
+        with pytest.raises(RequestError, match="no stream 'unknown'"):
+            await anext(subscription)
+    async with Subscription(STREAM, cursor="c", address=cluster.address) as beyond:
+        await cluster.produce(named(0, 1))
+        await anext(beyond)
+        await beyond.ack(7)
+        with pytest.raises(RequestError, match="no offset 7: its log ends at 1"):
+            await anext(beyond)
+
+
+async def test_a_replaced_log_is_not_taken_for_the_old_one(cluster: Cluster) -> None:
+    async with Subscription(STREAM, cursor="c", address=cluster.address) as subscription:
+        await cluster.produce(named(0, 1))
+        await anext(subscription)
+        cluster.incarnation = "log.windows.2"
+        await cluster.move(1)
+        with pytest.raises(RequestError, match="was replaced by another"):
+            await anext(subscription)
+
+
+async def test_patience_ends(cluster: Cluster) -> None:
+    await cluster.leave()
+    async with Subscription(STREAM, address=cluster.address, patience=0.2) as subscription:
+        with pytest.raises(RequestError, match="no worker owns the log"):
+            await anext(subscription)
+
+
+@pytest.mark.parametrize(
+    ("requests", "says"),
+    [
+        ([wire.SubscribeRequest(ack=wire.SubscribeAck(below_offset=1))], "begins with its start"),
+        ([wire.SubscribeRequest(start=wire.SubscribeStart())], "names no stream"),
+        ([wire.SubscribeRequest(start=wire.SubscribeStart(stream=STREAM, window=-1))], "the window is -1"),
+        ([wire.SubscribeRequest(start=wire.SubscribeStart(stream=STREAM, cursor="c" * 300))], "longer than 256"),
+        ([wire.SubscribeRequest(start=wire.SubscribeStart(stream=STREAM))] * 2, "a second start"),
+    ],
+)
+async def test_malformed_calls_are_refused_by_name(
+    cluster: Cluster, requests: list[wire.SubscribeRequest], says: str
+) -> None:
+    async with open_channel(cluster.workers[0].address) as channel:
+        call = SubscriptionServiceStub(channel).Subscribe(iter(requests))
+        with pytest.raises(grpc.aio.AioRpcError, match=says) as refused:
+            async for _ in call:
+                pass
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_worker_that_does_not_own_the_log_says_so(cluster: Cluster) -> None:
+    async with open_channel(cluster.workers[1].address) as channel:
+        start = wire.SubscribeRequest(start=wire.SubscribeStart(stream=STREAM))
+        with pytest.raises(grpc.aio.AioRpcError, match="does not own the log") as refused:
+            async for _ in SubscriptionServiceStub(channel).Subscribe(iter([start])):
+                pass
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_g13_a_subscriber_that_does_not_read_holds_few_responses(cluster: Cluster) -> None:
+    cluster.settings = LogSettings(publish_bytes=100_000)
+    await cluster.move(0)
+    async with Subscription(STREAM, start=From.OLDEST, address=cluster.address) as subscription:
+        await cluster.produce([b"first"])
+        await anext(subscription)
+        for _ in range(40):
+            await cluster.produce([b"." * 100_000] * 10)
+        await asyncio.sleep(0.1)
+        [call] = cluster.workers[0].service._calls
+        assert call.queue.qsize() <= 4
+        assert len(offsets(await collected(subscription, 400))) == 400
+
+
+async def test_programs_without_an_event_loop_subscribe_too(cluster: Cluster) -> None:
+    await cluster.produce(named(0, 4))
+    cluster.watermark(MAX_TIMESTAMP)
+
+    def program() -> list[bytes]:
+        values: list[bytes] = []
+        with BlockingSubscription(STREAM, cursor="c", address=cluster.address, until_end=True) as subscription:
+            for batch in subscription:
+                values += batch.values
+                subscription.ack(batch.next_offset)
+            subscription.flush()
+            assert subscription.watermark == MAX_TIMESTAMP
+        return values
+
+    assert await asyncio.to_thread(program) == named(0, 4)
+    assert await asyncio.to_thread(program) == []
+
+
+# The command line.
+
+
+async def command(cluster: Cluster, *arguments: str) -> str:
+    runner = CliRunner()
+    result = await asyncio.to_thread(runner.invoke, app, [*arguments, "--address", cluster.address])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+async def test_stream_tail_prints_each_record_and_acknowledges_what_it_printed(cluster: Cluster) -> None:
+    cluster.form = specs.VALUE_FORMAT_MSGPACK
+    await cluster.produce([msgspec.msgpack.encode({"n": number}) for number in range(5)])
+    printed = await command(cluster, "tail", STREAM, "--cursor", "c", "-n", "2", "-o", "json")
+    assert [json.loads(line) for line in printed.splitlines()] == [
+        {"offset": n, "timestamp": "1970-01-01T00:00:01Z", "timestamp_us": 1_000_000, "value": {"n": n}} for n in (0, 1)
+    ]
+    table = await command(cluster, "tail", STREAM, "--cursor", "c", "-n", "3")
+    lines = table.splitlines()
+    assert lines[0].split() == ["OFFSET", "TIMESTAMP", "VALUE"]
+    assert [line.split()[0] for line in lines[1:]] == ["2", "3", "4"]
+    assert lines[1].endswith('{"n":2}')
+    listed = json.loads(await command(cluster, "cursors", "list", STREAM, "-o", "json"))
+    assert listed == [{"cursor": "c", "acked": 5, "end": 5, "behind": 0}]
+
+
+async def test_stream_tail_reads_to_the_end_and_cursors_are_deleted(cluster: Cluster) -> None:
+    await cluster.produce(named(0, 3))
+    cluster.watermark(MAX_TIMESTAMP)
+    printed = await command(cluster, "tail", STREAM, "--from", "oldest", "--until-end", "-o", "yaml")
+    assert printed.count("- offset:") == 3
+    assert "record 2" in printed
+    await command(cluster, "tail", STREAM, "--cursor", "c", "--until-end")
+    assert "c " in await command(cluster, "cursors", "list", STREAM)
+    assert "is deleted" in await command(cluster, "cursors", "delete", STREAM, "c", "--yes")
+    assert "has no cursors" in await command(cluster, "cursors", "list", STREAM)
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "shown"),
+    [
+        (msgspec.msgpack.encode({"a": b"\x00"}), specs.VALUE_FORMAT_MSGPACK, {"a": "AA=="}),
+        (b"\xd4\x05\x00", specs.VALUE_FORMAT_MSGPACK, {"base64": "1AUA"}),
+        ("grüße".encode(), specs.VALUE_FORMAT_RAW, "grüße"),
+        (b"\xff\x00", specs.VALUE_FORMAT_RAW, {"base64": "/wA="}),
+        (b"\x08\x01", specs.VALUE_FORMAT_PROTOBUF, {"base64": "CAE="}),
+        (b"text", specs.VALUE_FORMAT_UNSPECIFIED, "text"),
+    ],
+)
+def test_values_are_shown_as_json_can_say_them(value: bytes, form: specs.ValueFormat.ValueType, shown: object) -> None:
+    assert show_value(value, form) == shown
