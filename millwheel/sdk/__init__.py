@@ -1,0 +1,1 @@
+"""What users write topologies with; its public names are re-exported by :mod:`millwheel`."""
