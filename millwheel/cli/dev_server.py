@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry, start_http_server
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import AuthorityShell
 from millwheel.client.control import ControlClient
-from millwheel.client.watermarks import WatermarkClient
 from millwheel.coordination.contract import Compare, Coordinator, Put
 from millwheel.core.catalog_keys import SEQUENCER, authority_key
 from millwheel.master.services.injection import InjectionServicer
@@ -173,13 +172,14 @@ async def _start_worker(
     path: Path,
 ) -> Worker:
     control = await stack.enter_async_context(ControlClient(address))
-    watermarks = WatermarkClient(address)
-    stack.push_async_callback(watermarks.close)
+    link = AuthorityLink(address)
+    await link.start()
+    stack.push_async_callback(link.close)
     worker = Worker(
         WorkerSettings(_WORKER_ID, address, path / "packages", _LEASE, Settings(cache_bytes=settings.cache_bytes)),
         database.store,
         database.coordinator,
-        AuthorityLink(watermarks),
+        link,
         control.download_package,
     )
     worker.add_services(server)

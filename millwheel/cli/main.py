@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from millwheel.cli import topology, version
+from millwheel.cli import server, topology, version
 from millwheel.cli.failing import exit_code_of, explain
 
 __all__ = ["app", "main"]
@@ -18,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 unavailable, 5 invalid, 6 conflict.",
 )
+app.add_typer(server.app, name="server")
 app.add_typer(topology.app, name="topology")
 app.command("version")(version.version)
 

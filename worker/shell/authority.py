@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
 from millwheel.client.watermarks import WatermarkClient
@@ -17,8 +17,26 @@ __all__ = ["AuthorityLink"]
 class AuthorityLink:
     """What a worker asks of the authority, over gRPC."""
 
-    def __init__(self, client: WatermarkClient) -> None:
-        self._client = client
+    def __init__(self, address: str) -> None:
+        self._client = WatermarkClient(address, on_refused=self._refused)
+        self.on_refused: Callable[[str, KeyInterval], None] = lambda computation, keys: None
+        """Called with a computation and keys whose report was refused: somebody else owns them."""
+
+    async def start(self) -> None:
+        """Begin to send reports."""
+        await self._client.__aenter__()
+
+    async def close(self) -> None:
+        """Send no more."""
+        await self._client.close()
+
+    def forget(self, computation: str, keys: KeyInterval) -> None:
+        """Report nothing more of an interval that was let go of."""
+        self._client.forget(computation, keys)
+
+    def _refused(self, report: WatermarkReport) -> None:
+        if isinstance(report.member, KeyInterval):
+            self.on_refused(report.computation, report.member)
 
     async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
         """Have a sequencer accepted (G4); SequencerRefusedError if a larger one holds the keys."""

@@ -161,7 +161,7 @@ class CoreHost:
             return
         self._perform(instructions)
         if type(event) in (Deposed, OpenFailed):
-            self._peers.lost(self, event.reason)  # type: ignore[union-attr]
+            self._peers.lost(self, event.reason)
 
     def _perform(self, instructions: Sequence[Any]) -> None:
         performers = self._performers

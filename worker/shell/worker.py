@@ -24,7 +24,7 @@ from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServic
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalCore, Settings
 from millwheel.worker.log.service import LogService
-from millwheel.worker.messages import AcceptSequencer, CatalogChanged, Report, Send, SenderWatermarks
+from millwheel.worker.messages import AcceptSequencer, CatalogChanged, Deposed, Report, Send, SenderWatermarks
 from millwheel.worker.shell.building import Builder, Built
 from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.delivery_service import DeliveryService
@@ -46,6 +46,12 @@ Watermarks = Mapping[str, tuple[int, Sequence[tuple[KeyInterval | str, int]]]]
 
 class Authority(Protocol):
     """The low watermark authority as a worker meets it (7.2)."""
+
+    on_refused: Callable[[str, KeyInterval], None]
+    """Called with a computation and keys of which a report was refused (G4)."""
+
+    def forget(self, computation: str, keys: KeyInterval) -> None:
+        """Nothing more is reported of an interval."""
 
     async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
         """Have a sequencer accepted: what was last broadcast for the keys. SequencerRefusedError if it is old."""
@@ -98,6 +104,7 @@ class Worker:
         self.store = store
         self.coordinator = coordinator
         self.authority = authority
+        authority.on_refused = self._report_refused
         self.programs = Programs(settings.packages, fetch_package)
         self.routing = Routing(self.catalog, self.programs.extractor)
         self._builder = Builder(self.catalog, self.programs, self.routing, settings.core)
@@ -226,6 +233,7 @@ class Worker:
 
     async def _release(self, hosted: _Hosted) -> None:
         self.routing.release(hosted.built.bindings)
+        self.authority.forget(hosted.owned.incarnation, hosted.built.core.keys)
         if hosted.built.log_of:
             self.logs.dropped(hosted.built.log_of)
         await hosted.host.close()
@@ -293,6 +301,11 @@ class Worker:
     def report(self, report: Report) -> None:
         """Pass a report on to the authority."""
         self.authority.report(report)
+
+    def _report_refused(self, computation: str, keys: KeyInterval) -> None:
+        for hosted in self.hosted.values():
+            if hosted.owned.incarnation == computation and hosted.built.core.keys == keys:
+                hosted.host.post(Deposed("the authority refused a report: a larger sequencer holds the keys"))
 
     async def accept(self, request: AcceptSequencer) -> int:
         """Have the authority accept a sequencer (G4)."""
