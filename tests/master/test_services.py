@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from millwheel.client.control import ControlClient
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.time import MAX_TIMESTAMP, milliseconds
+from millwheel.master.messages import SubmitTopology
 from millwheel.master.packages import MAX_PACKAGE_BYTES, Packages
 from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import MasterShell
@@ -321,3 +322,29 @@ async def test_a_request_at_a_master_that_loses_its_leadership_fails_and_can_be_
         record = await client.submit(with_code(topology()), "r1")
     assert record.version == 1
     assert term.is_over
+
+
+class SilentStore(MemoryStore):
+    """A store that does not answer when a journal is to be made."""
+
+    async def create_journal(self, journal: str, commit: int = 0) -> None:
+        if journal == "packages":
+            await super().create_journal(journal, commit)
+        else:
+            await asyncio.Event().wait()
+
+
+async def test_what_is_asked_of_a_master_that_goes_is_answered_and_not_left_hanging() -> None:
+    coordinator = MemoryCoordinator()
+    shell = MasterShell(coordinator, SilentStore(), "127.0.0.1:1", ttl=5)
+    running = asyncio.ensure_future(shell.run())
+    await shell.leading()
+    asked = asyncio.ensure_future(shell.ask(SubmitTopology(topology(), "r1")))
+    await asyncio.sleep(0.05)
+    assert not asked.done()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    async with asyncio.timeout(5):
+        error = await refused(asked)
+    assert error.reason == "NOT_LEADING"
+    await coordinator.close()
