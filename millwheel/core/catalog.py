@@ -84,6 +84,8 @@ class Catalog:
 
     def __init__(self, authority_shards: int = 1) -> None:
         self.revision = 0
+        # Up to here everything is known from a listing, deletions included.
+        self._listed = 0
         self.shape = 0
         self._authority_shards = authority_shards
         self._clear()
@@ -110,13 +112,13 @@ class Catalog:
             self._created[entry.key] = entry.created
             self._modified[entry.key] = entry.modified
             self._put(entry.key, entry.value)
-        self.revision = snapshot.revision
+        self.revision = self._listed = snapshot.revision
 
     def apply(self, changes: Iterable[Change]) -> bool:
         """Follow the changes of one or several revisions; whether any of them was new."""
         new = False
         for change in changes:
-            if change.revision < self.revision or change.revision <= self._modified.get(change.key, 0):
+            if change.revision <= self._listed or change.revision < self.revision:
                 continue
             new = True
             self.revision = change.revision

@@ -26,7 +26,7 @@ def interval_map(incarnation: str, intervals: list[KeyInterval], owner: str = ""
 
 
 def contents(known: Catalog) -> dict[str, object]:
-    found = {name: value for name, value in vars(known).items() if name not in ("shape", "tables")}
+    found = {name: value for name, value in vars(known).items() if name not in ("shape", "tables", "_listed")}
     found["maps"] = {name: table.record for name, table in known.tables.items()}
     return found
 
@@ -160,3 +160,14 @@ def test_numbers_of_intervals_out_of_reach_are_refused(count: int) -> None:
         initial_intervals(count)
     with pytest.raises(ValueError, match="the empty key"):
         initial_intervals(1, [b""])
+
+
+def test_a_deletion_that_the_listing_shows_already_is_nothing_new() -> None:
+    state = CoordinatorState()
+    for puts, deletes in (([Put("workers/w", b"")], ()), ([], ("workers/w",))):
+        transition = state.decide((), puts, deletes, 0.0)
+        assert transition is not None
+        state.apply(transition)
+    known = Catalog()
+    known.load(state.list(""))
+    assert not any(known.apply(changes) for changes in state.changes_after("", 0))
