@@ -1,0 +1,459 @@
+"""What the injector's core does in one situation each (5.2, 6.1.1, 8.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from millwheel.client.injector.core import InjectorCore
+from millwheel.client.injector.errors import (
+    InjectorClosedError,
+    InjectorSupersededError,
+    InvalidRecordsError,
+    StreamDrainingError,
+)
+from millwheel.client.injector.ids import partition_scope
+from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits, Send
+from millwheel.client.injector.routing import ConsumerRouting, Route, Routing
+from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.sdk.errors import UsageError
+
+ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
+FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+SUPERSEDED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
+INVALID = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
+
+LIMITS = Limits(batch_records=10, linger=2_000, retry_first=100, retry_last=1_000, resend_after=30_000, max_flights=4)
+SCOPE = partition_scope("s", "p", "0")
+
+
+def one(*routes: Route, name: str = "c") -> ConsumerRouting:
+    return ConsumerRouting(name, routes or [Route(ALL_KEYS, "j1", "a")], computation=name)
+
+
+def routing(*consumers: ConsumerRouting, revision: int = 1, skew: int = 0, draining: bool = False) -> Routing:
+    found = consumers or (one(),)
+    return Routing(revision, {c.incarnation: c for c in found}, draining, skew)
+
+
+def opened(limits: Limits = LIMITS, of: Routing | None = None, watermark: int = MIN_TIMESTAMP) -> InjectorCore:
+    core = InjectorCore("s", "p", limits=limits, watermark=watermark)
+    for instruction in core.routed(of or routing(), 0):
+        assert isinstance(instruction, Connect)
+        core.connected(instruction.address, 0)
+    return core
+
+
+def add(
+    core: InjectorCore, positions: Sequence[int], now: int = 0, *, key: bytes = b"k", at: int = 50
+) -> list[Instruction]:
+    assert core.routing is not None
+    values = [b"v%d" % position for position in positions]
+    keys = {name: [key] * len(positions) for name in core.routing.consumers}
+    return core.add(Columns(values, [at] * len(positions), keys, SCOPE, list(positions)), now)
+
+
+def sends(instructions: Iterable[Instruction]) -> list[Send]:
+    return [instruction for instruction in instructions if isinstance(instruction, Send)]
+
+
+def test_a_record_goes_out_at_once_when_none_is_on_its_way() -> None:
+    core = opened()
+    (first,) = sends(add(core, [1]))
+    assert first.ids == [1]
+    assert add(core, [2], 10) == []
+    assert add(core, [3], 20) == []
+    (both,) = sends(core.answered(first.token, ACKED, (), "", 30))
+    assert both.ids == [2, 3]
+
+
+def test_a_record_does_not_wait_for_others_longer_than_the_linger() -> None:
+    core = opened()
+    add(core, [1])
+    add(core, [2], 100)
+    assert core.next_alarm() == 2_100
+    assert sends(core.tick(2_099)) == []
+    (late,) = sends(core.tick(2_100))
+    assert late.ids == [2]
+
+
+def test_full_batches_do_not_linger() -> None:
+    core = opened()
+    assert [len(send.ids) for send in sends(add(core, range(25)))] == [10, 10]
+
+
+def test_batches_are_bounded_in_bytes_too() -> None:
+    core = opened(replace(LIMITS, batch_bytes=8))
+    values = [b"abc", b"def", b"ghi", b"0123456789", b"x"]
+    columns = Columns(values, [0] * 5, {"c": [b"k"] * 5}, SCOPE, range(5))
+    out = sends(core.add(columns, 0)) + sends(core.tick(5_000))
+    assert [list(send.values) for send in out] == [[b"abc", b"def"], [b"ghi"], [b"0123456789"], [b"x"]]
+
+
+def test_g13_the_window_says_how_much_it_takes() -> None:
+    core = opened(replace(LIMITS, window_records=30), routing(one(), one(Route(ALL_KEYS, "j2", "a"), name="d")))
+    assert core.room() == 15
+    out = sends(add(core, range(10)))
+    assert core.room() == 5
+    core.answered(out[0].token, ACKED, (), "", 0)
+    assert core.room() == 10
+
+
+def test_g13_the_window_counts_bytes() -> None:
+    core = opened(replace(LIMITS, window_bytes=4))
+    add(core, [1])
+    assert core.room() > 0
+    add(core, [2, 3])
+    assert (core.unacked_bytes, core.room()) == (6, 0)
+
+
+def test_a_broken_connection_resends_the_same_ids_and_bytes_6_1_1() -> None:
+    core = opened()
+    first = sends(add(core, range(20)))
+    core.disconnected("a")
+    again = sends(core.connected("a", 5))
+    assert [(s.ids, s.values, s.keys) for s in again] == [(s.ids, s.values, s.keys) for s in first]
+    assert not {s.token for s in again} & {s.token for s in first}
+
+
+def test_an_ack_with_remaining_records_keeps_only_those() -> None:
+    core = opened()
+    (send,) = sends(add(core, range(10)))
+    core.answered(send.token, ACKED, [3, 7], "", 0)
+    assert core.unacked == 2
+    core.disconnected("a")
+    (again,) = sends(core.connected("a", 5))
+    assert again.ids == [3, 7]
+    core.answered(again.token, ACKED, [1], "", 6)
+    core.disconnected("a")
+    (last,) = sends(core.connected("a", 7))
+    assert last.ids == [7]
+
+
+def test_a_mark_passes_a_stuck_record_and_lists_it_8() -> None:
+    core = opened()
+    (stuck,) = sends(add(core, range(10)))
+    core.answered(stuck.token, ACKED, [4], "", 0)
+    (send,) = sends(add(core, range(10, 20)))
+    assert (send.mark, send.unacked) == (10, [4])
+
+
+def test_a_mark_stops_at_the_first_batch_that_is_not_acked_8() -> None:
+    core = opened()
+    first, second = sends(add(core, range(5, 25)))
+    core.answered(second.token, ACKED, (), "", 0)
+    (send,) = sends(add(core, range(30, 40)))
+    assert (send.mark, send.unacked) == (5, [])
+    core.answered(first.token, ACKED, (), "", 0)
+    (send,) = sends(add(core, range(40, 50)))
+    assert send.mark == 30
+
+
+def test_records_refused_for_want_of_room_come_again_after_a_while() -> None:
+    core = opened()
+    (send,) = sends(add(core, range(10), now=1_000))
+    assert core.answered(send.token, FULL, [2, 5], "full", 1_000) == []
+    core.answered(send.token, ACKED, [2, 5], "", 1_010)
+    assert core.unacked == 2
+    assert core.next_alarm() is not None
+    assert sends(core.tick(1_050)) == []
+    (again,) = sends(core.tick(1_100))
+    assert again.ids == [2, 5]
+
+
+def test_what_is_refused_as_a_copy_of_a_record_on_its_way_is_not_sent_again() -> None:
+    core = opened()
+    (first,) = sends(add(core, range(10)))
+    (copy,) = sends(core.tick(LIMITS.resend_after))
+    core.answered(copy.token, FULL, list(range(10)), "a copy is being processed", 40_000)
+    assert sends(core.tick(50_000)) == []
+    core.answered(first.token, ACKED, (), "", 50_000)
+    assert core.unacked == 0
+
+
+def test_silence_does_not_lose_a_record_and_copies_do_not_pile_up() -> None:
+    core = opened()
+    add(core, range(10))
+    for round_ in range(1, 9):
+        (again,) = sends(core.tick(round_ * LIMITS.resend_after))
+        assert again.ids == list(range(10))
+    core.answered(again.token, ACKED, (), "", 0)
+    assert core.unacked == 0
+
+
+def test_refusals_bound_what_is_on_its_way_but_never_stop_it() -> None:
+    core = opened()
+    first = sends(add(core, range(40)))
+    assert len(first) == 4
+    for send in first:
+        core.answered(send.token, FULL, (), "full", 0)
+    assert len(sends(core.tick(200))) == 1, "one at a time after a refusal"
+    now, more = 200, 0
+    for _ in range(3):
+        now += LIMITS.retry_last
+        more += len(sends(core.tick(now)))
+    assert more == 3, "silence alone does not stop the lane"
+
+
+def test_acks_let_a_refused_lane_go_on() -> None:
+    core = opened()
+    for send in sends(add(core, range(40))):
+        core.answered(send.token, FULL, (), "full", 0)
+    (probe,) = sends(core.tick(200))
+    assert len(sends(core.answered(probe.token, ACKED, (), "", 210))) == 2
+
+
+def test_not_owner_is_asked_again_after_a_routing_change_at_once_g11() -> None:
+    core = opened()
+    (send,) = sends(add(core, range(5), now=10))
+    assert core.answered(send.token, NOT_OWNER, (), "moved", 10) == []
+    out = core.routed(routing(one(Route(ALL_KEYS, "j1", "b")), revision=2), 11)
+    assert [type(i) for i in out] == [Disconnect, Connect]
+    (again,) = sends(core.connected("b", 12))
+    assert (again.address, again.ids) == ("b", send.ids)
+
+
+def test_not_owner_is_asked_again_without_news_too() -> None:
+    core = opened()
+    (send,) = sends(add(core, range(5)))
+    core.answered(send.token, NOT_OWNER, (), "opening", 0)
+    assert len(sends(core.tick(100))) == 1
+
+
+@pytest.mark.parametrize("route", [Route(ALL_KEYS, "j1", "b"), Route(ALL_KEYS, "j1", "a", (2, 0))])
+def test_a_new_owner_gets_what_the_old_one_had_not_acked_without_waiting_g11(route: Route) -> None:
+    core = opened(of=routing(one(), one(Route(ALL_KEYS, "j9", "b"), name="d")))
+    first = [send for send in sends(add(core, range(5))) if send.consumer == "c"]
+    other = one(Route(ALL_KEYS, "j9", "b"), name="d")
+    (again,) = sends(core.routed(routing(one(route), other, revision=2), 1))
+    assert (again.address, again.journal, again.ids) == (route.address, "j1", first[0].ids)
+    assert core.answered(first[0].token, ACKED, (), "", 2) == [], "an answer of the owner before changes nothing"
+    assert core.unacked == 10
+
+
+def test_a_split_regroups_unacked_records_with_rising_positions_g11() -> None:
+    core = opened()
+    sent = []
+    for position in range(12):
+        sent += sends(add(core, [position], position, key=b"ax"[position % 2 : position % 2 + 1]))
+    core.answered(sent[0].token, ACKED, (), "", 20)
+    halves = [Route(KeyInterval(b"", b"m"), "j2", "a"), Route(KeyInterval(b"m"), "j3", "a")]
+    core.routed(routing(one(*halves), revision=2), 21)
+    core.disconnected("a")
+    out = {send.journal: send for send in sends(core.connected("a", 30))}
+    assert (out["j2"].ids, out["j2"].mark) == ([2, 4, 6, 8, 10], 2)
+    assert (out["j3"].ids, out["j3"].mark) == ([1, 3, 5, 7, 9, 11], 1)
+
+
+def test_an_older_routing_changes_nothing() -> None:
+    core = opened(of=routing(revision=5))
+    assert core.routed(routing(one(Route(ALL_KEYS, "j1", "z")), revision=4), 0) == []
+
+
+def test_a_consumer_that_joins_gets_what_comes_after_and_one_that_leaves_nothing_more() -> None:
+    core = opened()
+    add(core, [1])
+    other = one(Route(ALL_KEYS, "k1", "a"), name="d")
+    assert sends(core.routed(routing(one(), other, revision=2), 0)) == []
+    out = sends(add(core, [2]))
+    assert [(send.consumer, send.ids) for send in out] == [("d", [2])]
+    core.routed(routing(other, revision=3), 0)
+    assert core.unacked == 1
+
+
+def test_records_wait_while_nobody_owns_their_interval_g11() -> None:
+    core = opened(of=routing(one(Route(ALL_KEYS, "j1", ""))))
+    assert add(core, [1]) == []
+    (connect,) = core.routed(routing(revision=2), 0)
+    assert isinstance(connect, Connect)
+    assert len(sends(core.connected("a", 0))) == 1
+
+
+def test_invalid_records_are_named_and_hold_the_watermark() -> None:
+    core = opened()
+    core.publication.declare(70)
+    (send,) = sends(add(core, [7], at=60))
+    core.answered(send.token, INVALID, (), "too big", 0)
+    with pytest.raises(InvalidRecordsError, match=r"'c' cannot take.*'s': too big \(sent: key 'k' id 7\)"):
+        core.check_open()
+    assert core.published().watermark == 60
+
+
+def test_g3_a_process_that_has_a_successor_stops_for_good_fig_12() -> None:
+    core = opened()
+    first, _ = sends(add(core, range(20)))
+    core.answered(first.token, SUPERSEDED, (), "", 0)
+    with pytest.raises(InjectorSupersededError, match="has a successor"):
+        add(core, [90])
+    core.disconnected("a")
+    assert core.connected("a", 1) == []
+    assert core.tick(10**9) == []
+
+
+def test_a_draining_stream_takes_no_more_and_delivers_what_it_has() -> None:
+    core = opened()
+    add(core, [1])
+    core.routed(routing(draining=True, revision=2), 0)
+    with pytest.raises(StreamDrainingError):
+        add(core, [2])
+    core.disconnected("a")
+    assert len(sends(core.connected("a", 1))) == 1
+
+
+def test_positions_must_rise_for_a_mark_passes_what_is_not_there_8() -> None:
+    core = opened()
+    add(core, [5])
+    for positions in ([5], [6, 6], [4]):
+        with pytest.raises(UsageError, match="must rise"):
+            add(core, positions)
+    with pytest.raises(UsageError, match="above"):
+        add(core, [1 << 64])
+    assert (core.accepted, core.unacked) == (1, 1)
+
+
+def test_an_infinite_timestamp_is_refused() -> None:
+    core = opened()
+    for timestamp in (MIN_TIMESTAMP, MAX_TIMESTAMP):
+        with pytest.raises(UsageError, match="infinity"):
+            add(core, [1], at=timestamp)
+
+
+def test_keys_for_every_consumer_are_asked_for() -> None:
+    core = opened()
+    with pytest.raises(UsageError, match="consumers c"):
+        core.add(Columns([b""], [0], {}, SCOPE, [1]), 0)
+
+
+def test_g7_the_watermark_is_what_was_declared_or_the_oldest_unacked_record_4_5() -> None:
+    core = opened()
+    core.publication.declare(100)
+    assert core.published() == (100, False)
+    (first,) = sends(add(core, [1], at=150))
+    core.publication.declare(300)
+    assert core.published().watermark == 150
+    add(core, [2], at=140)
+    assert (core.published().watermark, core.late) == (150, 1)
+    core.answered(first.token, ACKED, (), "", 0)
+    assert core.published().watermark == 150, "a late record that is not ACKed keeps it where it is"
+    core.publication.declare(10)
+    core.disconnected("a")
+    for send in sends(core.connected("a", 1)):
+        core.answered(send.token, ACKED, (), "", 0)
+    assert core.published().watermark == 300
+
+
+def test_g7_records_that_wait_to_be_sent_hold_the_watermark_too_4_5() -> None:
+    core = opened()
+    core.publication.declare(100)
+    (first,) = sends(add(core, [1], at=150))
+    add(core, [2], at=120)
+    core.publication.declare(300)
+    assert core.published().watermark == 120
+    core.answered(first.token, ACKED, (), "", 0)
+    assert core.published().watermark == 120
+
+
+def test_g7_part_of_a_batch_holds_the_watermark_at_its_own_oldest_4_5() -> None:
+    core = opened()
+    columns = Columns([b"a", b"b", b"c"], [10, 30, 20], {"c": [b"k"] * 3}, SCOPE, [1, 2, 3])
+    (send,) = sends(core.add(columns, 0))
+    core.publication.declare(100)
+    for remaining, watermark in (([1, 2], 20), ([1], 30), ([], 100)):
+        core.answered(send.token, ACKED, remaining, "", 0)
+        assert core.published().watermark == watermark
+
+
+def test_g8_idle_is_said_when_nothing_is_unacked_and_waking_starts_where_the_others_are_5_2() -> None:
+    core = opened()
+    (send,) = sends(add(core, [1], at=10))
+    core.publication.idle()
+    assert not core.published().idle
+    core.answered(send.token, ACKED, (), "", 0)
+    assert core.published().idle
+    core.publication.wake(500)
+    assert core.published() == (500, False)
+
+
+def test_g7_the_end_is_plus_infinity_and_final_once_all_is_acked_5_2() -> None:
+    core = opened()
+    core.publication.declare(MAX_TIMESTAMP)
+    assert core.published().watermark < MAX_TIMESTAMP, "only finish is final"
+    (send,) = sends(add(core, [1], at=10))
+    core.publication.finish()
+    assert not core.publication.finished
+    with pytest.raises(InjectorClosedError):
+        add(core, [2])
+    core.answered(send.token, ACKED, (), "", 0)
+    assert core.published() == (MAX_TIMESTAMP, False)
+    assert core.publication.finished
+
+
+def test_g7_a_restarted_process_starts_where_it_was() -> None:
+    core = opened(watermark=400)
+    assert core.published().watermark == 400
+    (send,) = sends(add(core, [1], at=10))
+    assert (core.published().watermark, core.late, send.watermark) == (400, 1, 400)
+
+
+def test_the_throttle_waits_for_the_consumers_but_never_for_itself_8_4() -> None:
+    log = ConsumerRouting("log", [Route(ALL_KEYS, "l1", "a")], log=True)
+    core = opened(of=routing(one(), log, skew=100))
+    core.publication.declare(1_000)
+    assert core.throttled(1_000), "nothing is known of the consumer"
+    core.observed({"c": 950})
+    assert not core.throttled(1_050)
+    assert core.throttled(1_051)
+    core.observed({"c": 1_000})
+    assert not core.throttled(99_000), "the consumer waits for this very process"
+    core.publication.declare(1_001)
+    assert core.throttled(99_000)
+
+
+def test_without_a_stated_skew_nothing_is_throttled_8_4() -> None:
+    core = opened()
+    core.publication.declare(1_000)
+    assert not core.throttled(1 << 60)
+
+
+def test_a_source_is_told_where_to_start_again_5_2() -> None:
+    core = opened(of=routing(one(), one(Route(ALL_KEYS, "j2", "a"), name="d")))
+    assert core.acknowledged(SCOPE) is None
+    first = sends(add(core, range(3, 13)))
+    assert core.acknowledged(SCOPE) == 3
+    core.answered(first[0].token, ACKED, (), "", 0)
+    assert core.acknowledged(SCOPE) == 3
+    core.answered(first[1].token, ACKED, [4], "", 0)
+    assert (core.acknowledged(SCOPE), core.flushed(1)) == (7, False)
+    core.answered(first[1].token, ACKED, [], "", 0)
+    assert (core.acknowledged(SCOPE), core.flushed(10), core.flushed(11)) == (13, True, True)
+
+
+def test_flushed_looks_only_at_what_was_accepted_before() -> None:
+    core = opened()
+    (first,) = sends(add(core, range(10)))
+    add(core, range(10, 20))
+    assert not core.flushed(10)
+    core.answered(first.token, ACKED, (), "", 0)
+    assert core.flushed(10)
+    assert not core.flushed(11)
+
+
+def test_a_routing_that_leaves_keys_out_is_refused_g11() -> None:
+    for routes in (
+        [Route(KeyInterval(b"a"), "j", "")],
+        [Route(KeyInterval(b"", b"a"), "j", "")],
+        [],
+        [Route(ALL_KEYS, "j", "")] * 2,
+    ):
+        with pytest.raises(ValueError, match="cover|leave out"):
+            ConsumerRouting("c", routes)
+
+
+def test_limits_must_be_positive() -> None:
+    with pytest.raises(UsageError, match="window_records"):
+        Limits(window_records=0)
