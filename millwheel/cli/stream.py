@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -16,6 +17,7 @@ from millwheel.client.control import ControlClient
 from millwheel.client.subscription import Batch, From, Subscription, delete_cursor, list_cursors
 from millwheel.core.time import Timestamp, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["app", "show_value"]
@@ -26,6 +28,7 @@ app.add_typer(cursors, name="cursors")
 
 Stream = Annotated[str, typer.Argument(help="The stream's name.")]
 
+_FLUSH_SECONDS: Final = 5.0
 _TEXT_WIDTH: Final = 27
 """A timestamp with microseconds."""
 
@@ -62,17 +65,27 @@ def tail(
 
 
 async def _tail(subscription: Subscription, count: int, output: OutputFormat) -> None:
-    left = count
-    if output is OutputFormat.TABLE:
-        print(f"{'OFFSET':>10}  {'TIMESTAMP':{_TEXT_WIDTH}}  VALUE", flush=True)
     async with subscription:
-        async for batch in subscription:
-            printed = _print_batch(batch, subscription.spec.format, output, left if count else len(batch))
-            await subscription.ack(batch.first_offset + printed)
-            left -= printed
-            if count and left <= 0:
-                break
+        if output is OutputFormat.TABLE:
+            print(f"{'OFFSET':>10}  {'TIMESTAMP':{_TEXT_WIDTH}}  VALUE", flush=True)
+        try:
+            await _print_all(subscription, count, output)
+        except asyncio.CancelledError:
+            # Interrupted: what was printed is not to be printed again.
+            with suppress(TimeoutError, RequestError):
+                await asyncio.wait_for(subscription.flush(), _FLUSH_SECONDS)
+            raise
         await subscription.flush()
+
+
+async def _print_all(subscription: Subscription, count: int, output: OutputFormat) -> None:
+    left = count
+    async for batch in subscription:
+        printed = _print_batch(batch, subscription.spec.format, output, left if count else len(batch))
+        await subscription.ack(batch.first_offset + printed)
+        left -= printed
+        if count and left <= 0:
+            return
 
 
 def _print_batch(batch: Batch, form: specs.ValueFormat.ValueType, output: OutputFormat, limit: int) -> int:

@@ -19,7 +19,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -134,6 +134,12 @@ class Subscription:
         self._ended = False
 
     async def __aenter__(self) -> Subscription:
+        """Waits until the log has answered: from now on the cursor exists, or the tail has its beginning."""
+        try:
+            await self._receive()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
@@ -155,12 +161,18 @@ class Subscription:
             await self.ack(self._delivered)
         while True:
             if self._ahead:
-                batch = self._ahead.popleft()
+                batch = self._decoded(self._ahead[0])
+                self._ahead.popleft()
                 self._delivered = batch.next_offset
                 return batch
             if self._ended and self._until_end:
                 raise StopAsyncIteration
             await self._receive()
+
+    def _decoded(self, batch: Batch) -> Batch:
+        """The batch as it is delivered. One that cannot be decoded stays: nothing is passed over."""
+        decode = self._decode
+        return batch if decode is None else replace(batch, values=[decode(value) for value in batch.values])
 
     async def _receive(self) -> None:
         """Take one response in; what is to be delivered goes ``_ahead``."""
@@ -194,9 +206,7 @@ class Subscription:
         self.watermark = max(self.watermark, response.watermark_us)
         self._ended = response.watermark_us == MAX_TIMESTAMP
         if values or (moved and self._watermarks):
-            decode = self._decode
-            decoded = values if decode is None else [decode(value) for value in values]
-            self._ahead.append(Batch(first, decoded, timestamps, self.watermark, self._position))
+            self._ahead.append(Batch(first, values, timestamps, self.watermark, self._position))
 
     @property
     def spec(self) -> specs.StreamSpec:
@@ -256,6 +266,9 @@ class _Link:
             await self._call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
+        except asyncio.CancelledError:
+            self._call = None
+            raise
 
     async def read(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
         """The next response, of a new call if need be, which begins with what ``opening`` returns."""
@@ -285,6 +298,10 @@ class _Link:
             code = await self._call.code()
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, f"the log of stream {self._stream!r}") from error
+        except asyncio.CancelledError:
+            # gRPC cancels a call with whoever waits for it: the next reader opens another, and goes on there.
+            self._call = None
+            raise
         raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} ended the call ({code})")
 
     async def _open(self, requests: list[wire.SubscribeRequest]) -> None:
@@ -297,6 +314,7 @@ class _Link:
                 reason="STREAM_LOG_REPLACED",
             )
         self._incarnation, self.spec = place.incarnation, place.stream
+        await self._hang_up()
         self._channel = open_channel(place.owner.address)
         self._call = SubscriptionServiceStub(self._channel).Subscribe()  # type: ignore[call-arg]  # the stubs know no call that is written to
         for request in requests:
@@ -358,7 +376,7 @@ class BlockingSubscription:
         self._thread.start()
         self._open = True
         try:
-            self._inner = self._run(_made(stream, options))
+            self._inner = self._run(_entered(stream, options))
         except BaseException:
             self._stop()
             raise
@@ -414,8 +432,8 @@ class BlockingSubscription:
         self._loop.close()
 
 
-async def _made(stream: str, options: dict[str, Any]) -> Subscription:
-    return Subscription(stream, **options)
+async def _entered(stream: str, options: dict[str, Any]) -> Subscription:
+    return await Subscription(stream, **options).__aenter__()
 
 
 async def _next_or_none(subscription: Subscription) -> Batch | None:

@@ -28,7 +28,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
-from millwheel.worker.log import LogSettings
+from millwheel.worker.log import LogCore, LogSettings
 from tests.log.cluster import STREAM, Cluster, cluster_of
 
 
@@ -98,7 +98,8 @@ async def test_a_tail_goes_on_where_it_was_when_the_log_moves(cluster: Cluster) 
     await cluster.produce(named(0, 3))
     async with Subscription(STREAM, address=cluster.address, watermarks=True) as tail:
         cluster.watermark(500)
-        assert (await anext(tail)).next_offset == 3
+        moved = await anext(tail)
+        assert (len(moved), moved.watermark, moved.next_offset) == (0, 500, 3)
         await cluster.produce(named(3, 2))
         assert offsets(await collected(tail, 2)) == [3, 4]
         await cluster.leave()
@@ -126,7 +127,7 @@ async def test_the_newest_subscriber_of_a_cursor_goes_on_and_the_older_is_told(c
         Subscription(STREAM, cursor="c", address=cluster.address) as older,
         Subscription(STREAM, cursor="c", address=cluster.address) as newer,
     ):
-        await anext(older)
+        assert offsets([await anext(older)]) == [0]
         assert offsets([await anext(newer)]) == [0]
         with pytest.raises(RequestError, match="another subscriber has taken over cursor 'c'") as told:
             await anext(older)
@@ -139,6 +140,37 @@ async def test_values_are_decoded_as_the_type_that_is_given(cluster: Cluster) ->
         STREAM, start=From.OLDEST, record_type=dict[str, int], address=cluster.address
     ) as subscription:
         assert (await anext(subscription)).values == [{"a": 1}]
+
+
+async def test_a_value_that_cannot_be_decoded_is_not_passed_over(cluster: Cluster) -> None:
+    await cluster.produce([b"7", b"seven"])
+    async with Subscription(STREAM, cursor="c", decode=int, address=cluster.address, auto_ack=True) as subscription:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="seven"):
+                await anext(subscription)
+    async with Subscription(STREAM, cursor="c", address=cluster.address) as again:
+        assert (await anext(again)).values == [b"7", b"seven"]
+
+
+async def test_who_stops_waiting_for_a_batch_loses_nothing(cluster: Cluster) -> None:
+    async with Subscription(STREAM, address=cluster.address) as tail:
+        for first in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(tail), 0.02)
+            await cluster.produce(named(first, 1))
+            assert offsets([await anext(tail)]) == [first]
+        assert tail.missed == 0
+
+
+async def test_a_subscriber_that_hangs_up_is_forgotten(cluster: Cluster) -> None:
+    assert cluster.host is not None
+    core = cluster.host.core
+    assert isinstance(core, LogCore)
+    async with Subscription(STREAM, address=cluster.address):
+        assert core.subscribers == 1
+    async with asyncio.timeout(5):
+        while core.subscribers:
+            await asyncio.sleep(0.01)
 
 
 async def test_cursors_are_listed_and_deleted(cluster: Cluster) -> None:
@@ -157,9 +189,9 @@ async def test_cursors_are_listed_and_deleted(cluster: Cluster) -> None:
 
 
 async def test_failures_that_do_not_pass_are_told_at_once(cluster: Cluster) -> None:
-    async with Subscription("unknown", address=cluster.address) as subscription:
-        with pytest.raises(RequestError, match="no stream 'unknown'"):
-            await anext(subscription)
+    with pytest.raises(RequestError, match="no stream 'unknown'"):
+        async with Subscription("unknown", address=cluster.address):
+            pass
     async with Subscription(STREAM, cursor="c", address=cluster.address) as beyond:
         await cluster.produce(named(0, 1))
         await anext(beyond)
@@ -180,9 +212,9 @@ async def test_a_replaced_log_is_not_taken_for_the_old_one(cluster: Cluster) -> 
 
 async def test_patience_ends(cluster: Cluster) -> None:
     await cluster.leave()
-    async with Subscription(STREAM, address=cluster.address, patience=0.2) as subscription:
-        with pytest.raises(RequestError, match="no worker owns the log"):
-            await anext(subscription)
+    with pytest.raises(RequestError, match="no worker owns the log"):
+        async with Subscription(STREAM, address=cluster.address, patience=0.2):
+            pass
 
 
 @pytest.mark.parametrize(

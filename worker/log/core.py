@@ -115,6 +115,11 @@ class LogCore:
         """Every key."""
         return self.state.config.keys
 
+    @property
+    def subscribers(self) -> int:
+        """How many subscribers it serves."""
+        return len(self._subscribers)
+
     def start(self) -> list[LogInstruction]:
         """The first instructions: take the journal."""
         config = self.state.config

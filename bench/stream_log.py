@@ -1,0 +1,199 @@
+"""What a stream log takes and gives: records a second through its core, through a host on the embedded store, and
+milliseconds from a delivery to its subscriber under light load.
+
+Run: python bench/stream_log.py [records in a delivery …]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import JournalHead, StateStore
+from millwheel.store.database import EmbeddedDatabase
+from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.log import AckOffset, Fetch, LogConfig, LogCore, Publish, Start, Subscribe
+from millwheel.worker.messages import (
+    Accepted,
+    AcceptSequencer,
+    Appended,
+    AppendEntry,
+    Delivery,
+    FlushStates,
+    Opened,
+    PartsWritten,
+    Report,
+    Send,
+    StatesFlushed,
+    WriteParts,
+)
+from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.runloop import RunQueue
+
+RECORDS = 1_000_000
+VALUE = b"x" * 100
+SENDER = Sender("injector/s/p", 1, None, "injector/s")
+CONFIG = LogConfig("s", "log.s.1", "log.s.1.j1", 1, frozenset({"injector/s"}))
+
+
+def delivery(number: int, size: int, channel: Any = None) -> Delivery:
+    """Batch ``number`` of a source with positions, whose batches before the last few are ACKed."""
+    first = number * size
+    ids = PositionIds("s/p/0", max(0, first - 8 * size), list(range(first, first + size)))
+    values = [VALUE] * size
+    return Delivery("log.s.1", "log.s.1.j1", "s", SENDER, ids, [b""] * size, values, [first] * size, number, channel)
+
+
+# The core alone: whatever it asks for has happened at once.
+
+
+def through_core(size: int, subscribed: bool, depth: int) -> None:
+    """``depth`` deliveries arrive while each append is in flight."""
+    core = LogCore(CONFIG)
+    core.start()
+    core.handle(Opened(JournalHead(1, 0, 0, ()), {}, []), 1)
+    core.handle(Accepted(MIN_TIMESTAMP), 1)
+    reader = object()
+    events: deque[Any] = deque()
+    if subscribed:
+        events += [Subscribe(reader, "c", Start.OLDEST, 100_000), Fetch(reader, 1 << 60)]
+    batches = [delivery(number, size) for number in range(RECORDS // size)]
+    read = written = 0
+    gc.collect()
+    started = time.perf_counter()
+    for number, batch in enumerate(batches):
+        events.append(batch)
+        if number % depth:
+            continue
+        while events:
+            for one in core.handle(events.popleft(), 2 + number * 100):
+                if isinstance(one, AppendEntry):
+                    written += len(one.append.entry)
+                    events.append(Appended(one.append.commit))
+                elif isinstance(one, Publish):
+                    read += len(one.values)
+                    events.append(AckOffset(reader, one.next))
+                elif isinstance(one, FlushStates):
+                    events.append(StatesFlushed(one.number))
+                elif isinstance(one, WriteParts):
+                    events.append(PartsWritten(one.number))
+    spent = time.perf_counter() - started
+    how = "a cursor that ACKs" if subscribed else "no subscriber"
+    rate = RECORDS / spent
+    print(f"core, {how:<20} {size:>6} records in a delivery, {depth:>2} a commit {rate:>12,.0f} records/s")
+    assert not subscribed or read >= RECORDS - depth * size, "the subscriber has everything"
+    assert written > RECORDS * len(VALUE) - depth * size * len(VALUE)
+
+
+# A host on the embedded store, with a subscriber that ACKs.
+
+
+class _World:
+    def send(self, host: CoreHost, send: Send) -> None:
+        raise AssertionError("a log sends nothing")
+
+    def report(self, report: Report) -> None:
+        return
+
+    async def accept(self, request: AcceptSequencer) -> int:
+        return MIN_TIMESTAMP
+
+    async def sequence_lives(self, sequence: str) -> bool:
+        return True
+
+    def lost(self, host: CoreHost, reason: str) -> None:
+        raise SystemExit(reason)
+
+
+class _Run:
+    """One host, the deliveries in flight, and the subscriber."""
+
+    def __init__(self, store: StateStore) -> None:
+        self.host = CoreHost(
+            CONFIG.journal, LogCore(CONFIG), store, _World(), RunQueue(asyncio.get_running_loop()), {Publish: self.got}
+        )
+        self.room = asyncio.Semaphore(16)
+        self.read = 0
+        self.news = asyncio.Event()
+        self.host.start()
+
+    def got(self, publish: Publish) -> None:
+        """The subscriber takes a response, and ACKs it."""
+        self.read += len(publish.values)
+        self.host.post(AckOffset(self, publish.next))
+        self.host.post(Fetch(self))
+        self.news.set()
+
+    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
+        """The log's answer to a delivery."""
+        if outcome != DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
+            raise SystemExit(f"refused: {message}")
+        self.room.release()
+
+
+async def _with_store(work: Any) -> None:
+    with tempfile.TemporaryDirectory() as path:
+        async with await EmbeddedDatabase.open(Path(path) / "db") as database:
+            await database.store.create_journal(CONFIG.journal)
+            run = _Run(database.store)
+            await asyncio.sleep(0.2)
+            run.host.post(Subscribe(run, "c", Start.OLDEST, 100_000))
+            run.host.post(Fetch(run, 4))
+            await asyncio.sleep(0.1)
+            await work(run)
+            await run.host.close()
+
+
+async def throughput(run: _Run, size: int) -> None:
+    """At most 16 deliveries un-ACKed."""
+    batches = [delivery(number, size, run) for number in range(RECORDS // size)]
+    started = time.perf_counter()
+    for batch in batches:
+        await run.room.acquire()
+        run.host.post(batch)
+    while run.read < RECORDS:
+        run.news.clear()
+        await run.news.wait()
+    rate = RECORDS / (time.perf_counter() - started)
+    print(f"embedded store, read from a cursor {size:>6} records in a delivery {rate:>12,.0f} records/s")
+
+
+async def latency(run: _Run) -> None:
+    """One record every 5 ms: from its delivery to the subscriber."""
+    spent = []
+    for number in range(600):
+        run.news.clear()
+        started = time.perf_counter()
+        run.host.post(delivery(number, 1, run))
+        while run.read <= number:
+            run.news.clear()
+            await run.news.wait()
+        spent.append((time.perf_counter() - started) * 1e3)
+        await asyncio.sleep(0.005)
+    spent.sort()
+    p50, p95, p99 = (spent[int(len(spent) * part)] for part in (0.5, 0.95, 0.99))
+    print(f"embedded store, one record every 5 ms: p50 {p50:.2f}, p95 {p95:.2f}, p99 {p99:.2f} ms to the subscriber")
+
+
+def main(sizes: list[int]) -> None:
+    """Each measurement at each size of delivery."""
+    for size in sizes:
+        for subscribed in (False, True):
+            for depth in (1, 8):
+                through_core(size, subscribed, depth)
+    for size in sizes:
+        asyncio.run(_with_store(lambda run, size=size: throughput(run, size)))
+    asyncio.run(_with_store(latency))
+
+
+if __name__ == "__main__":
+    main([int(argument) for argument in sys.argv[1:]] or [100, 1_000])
