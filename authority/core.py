@@ -165,12 +165,13 @@ class AuthorityCore:
         """Whether there is anything to append."""
         return self._pending.dirty or self._named is not None
 
-    def next_append(self) -> Append | None:
+    def next_append(self, *, even_if_empty: bool = False) -> Append | None:
         """The append to make now: only what changed. None if nothing did, or one is in flight.
 
+        ``even_if_empty``: make one in any case, to find out whether this shard still holds its journal.
         Repeat it, byte for byte, until its outcome is known; then :meth:`appended`, or stop if it was refused.
         """
-        if self._in_flight is not None or not self.dirty:
+        if self._in_flight is not None or not (self.dirty or even_if_empty):
             return None
         taken = self._pending.take(self._value_of, self._settings.entry_bytes)
         effects = Effects(taken.answers, dict(taken.entry.values), taken.sequencers, taken.removed)

@@ -1,0 +1,110 @@
+"""Who listens to broadcasts, and what each has not heard yet (7.2).
+
+A slow listener costs no more than a fast one: of every computation only its newest value waits, and
+of its sequencers those accepted since, until they are so many that all of them are sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from millwheel.rpc.watermarks import BroadcastUpdate, Member
+
+__all__ = ["Listener", "Listeners"]
+
+_MANY: Final = 10_000
+"""Sequencers that may wait for one listener and computation, one by one."""
+
+Current = Callable[[str], tuple[int, list[tuple[Member, int]]]]
+"""A computation's broadcast value, and all its members' sequencers."""
+
+
+class Listener:
+    """One watch of some computations."""
+
+    def __init__(self, computations: Iterable[str], current: Current) -> None:
+        self.computations = frozenset(computations)
+        self._current = current
+        self._whole: set[str] = set(self.computations)
+        self._values: dict[str, int] = {}
+        self._sequencers: dict[str, dict[Member, int]] = {}
+        self._news = asyncio.Event()
+        self._news.set()
+        self._failure: Callable[[], Exception] | None = None
+
+    def hear(self, values: Mapping[str, int], sequencers: Iterable[tuple[str, Member, int]]) -> None:
+        """Keep what concerns this listener until it is asked for."""
+        for computation, member, sequencer in sequencers:
+            if computation in self.computations and computation not in self._whole:
+                waiting = self._sequencers.setdefault(computation, {})
+                waiting[member] = sequencer
+                if len(waiting) > _MANY:
+                    del self._sequencers[computation]
+                    self._whole.add(computation)
+        for computation in self.computations & values.keys():
+            self._values[computation] = values[computation]
+        if self._values or self._sequencers or self._whole:
+            self._news.set()
+
+    def fail(self, error: Callable[[], Exception]) -> None:
+        """End the watch with what ``error`` makes."""
+        self._failure = error
+        self._news.set()
+
+    async def next(self) -> dict[str, BroadcastUpdate]:
+        """All that is new since the last call, as soon as there is anything; at first the current values.
+
+        Raises what the watch was ended with.
+        """
+        await self._news.wait()
+        if self._failure is not None:
+            raise self._failure()
+        self._news.clear()
+        news = {}
+        for computation in self._whole:
+            watermark, members = self._current(computation)
+            news[computation] = BroadcastUpdate(watermark, tuple(members))
+        for computation in (self._values.keys() | self._sequencers.keys()) - self._whole:
+            watermark = self._values.get(computation, self._current_value(computation))
+            members_since = tuple(self._sequencers.get(computation, {}).items())
+            news[computation] = BroadcastUpdate(watermark, members_since)
+        self._whole.clear()
+        self._values.clear()
+        self._sequencers.clear()
+        return news
+
+    def _current_value(self, computation: str) -> int:
+        return self._current(computation)[0]
+
+
+class Listeners:
+    """All watches of a shard."""
+
+    def __init__(self, current: Current) -> None:
+        self._current = current
+        self._all: set[Listener] = set()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, computations: Iterable[str]) -> Listener:
+        """A new watch; :meth:`remove` it in the end."""
+        made = Listener(computations, self._current)
+        self._all.add(made)
+        return made
+
+    def remove(self, listener: Listener) -> None:
+        """End a watch."""
+        self._all.discard(listener)
+
+    def hear(self, values: Mapping[str, int], sequencers: Iterable[tuple[str, Member, int]]) -> None:
+        """Broadcast."""
+        for listener in self._all:
+            listener.hear(values, sequencers)
+
+    def fail(self, error: Callable[[], Exception]) -> None:
+        """End all watches, each with what ``error`` makes."""
+        for listener in self._all:
+            listener.fail(error)

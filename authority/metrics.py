@@ -1,0 +1,56 @@
+"""What the authority shows to Prometheus."""
+
+from __future__ import annotations
+
+import math
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+
+__all__ = ["AuthorityMetrics"]
+
+
+class AuthorityMetrics:
+    """The metrics of one shard in ``registry``; a shard has a registry, or a process's, to itself."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.watermark = Gauge(
+            "millwheel_authority_watermark_seconds",
+            "Broadcast low watermark, seconds since the epoch (-Inf: nothing known, +Inf: ended)",
+            ["computation"],
+            registry=registry,
+        )
+        self.reports = Counter(
+            "millwheel_authority_reports_total", "Watermark reports of intervals and injectors", registry=registry
+        )
+        self.refused = Counter(
+            "millwheel_authority_refused_total",
+            "Reports and acceptances that did not count: superseded or never accepted",
+            ["reason"],
+            registry=registry,
+        )
+        self.append = Histogram(
+            "millwheel_authority_append_seconds",
+            "From sending an append of the authority's journal until it is known to be in",
+            buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0),
+            registry=registry,
+        )
+        self._labels: set[str] = set()
+
+    def show(self, computation: str, watermark: int) -> None:
+        """Show a broadcast value (microseconds)."""
+        self._labels.add(computation)
+        self.watermark.labels(computation).set(_seconds(watermark))
+
+    def forget(self, computation: str) -> None:
+        """Show nothing of a computation that was removed."""
+        if computation in self._labels:
+            self._labels.remove(computation)
+            self.watermark.remove(computation)
+
+
+def _seconds(watermark: int) -> float:
+    if watermark <= MIN_TIMESTAMP:
+        return -math.inf
+    return math.inf if watermark >= MAX_TIMESTAMP else watermark / 1e6

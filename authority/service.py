@@ -1,0 +1,232 @@
+"""WatermarkService: the authority's shell on gRPC (7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import aclosing
+from typing import Any, Final, TypeAlias, TypeVar
+
+import grpc
+
+from millwheel.authority.shares import Explanation, ShareView
+from millwheel.authority.shell import AuthorityShell, AuthorityStoppedError
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.rpc.errors import abort, answering
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import watermark_pb2 as pb
+from millwheel.rpc.v1 import watermark_pb2_grpc
+from millwheel.rpc.watermarks import (
+    BroadcastUpdate,
+    WatermarkReport,
+    interval_to_wire,
+    member_from_wire,
+    report_from_wire,
+    report_to_wire,
+    sequencers_to_wire,
+)
+from millwheel.sdk.errors import Problem
+
+__all__ = ["MAX_NAME_BYTES", "WatermarkServicer"]
+
+MAX_NAME_BYTES: Final = 1024
+"""The longest computation, stream or process name, in bytes."""
+
+_SEQUENCERS_A_MESSAGE: Final = 5_000
+_DEFAULT_ROWS: Final = 100
+_MOST_ROWS: Final = 10_000
+
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+Answer = TypeVar("Answer")
+
+
+class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
+    """One shard's service. A shard that has stopped answers UNAVAILABLE: look up where the shard is now."""
+
+    def __init__(self, shell: AuthorityShell) -> None:
+        self._shell = shell
+
+    async def AcceptSequencer(self, request: pb.AcceptSequencerRequest, context: Context) -> pb.AcceptSequencerResponse:
+        """Journaled before it is answered (G4); FAILED_PRECONDITION with SEQUENCER_REFUSED if a larger one holds it."""
+
+        async def work() -> pb.AcceptSequencerResponse:
+            _check_names(computation=request.computation, process=request.process)
+            member = member_from_wire(request)
+            watermark = await self._shell.accept(request.computation, member, request.sequencer)
+            return pb.AcceptSequencerResponse(watermark_us=watermark)
+
+        return await answering(context, work)
+
+    async def Report(
+        self, request_iterator: AsyncIterator[pb.ReportRequest], context: Context
+    ) -> AsyncIterator[pb.ReportResponse]:
+        """Reports one way, those that do not count the other. A malformed one ends the call; those before it count."""
+        async with aclosing(self._until_stopped(request_iterator, context)) as requests:
+            async for request in requests:
+                try:
+                    response = await self._take(request)
+                except RequestError as error:
+                    await abort(context, error)
+                if response is not None:
+                    yield response
+
+    async def WatchWatermarks(
+        self, request: pb.WatchWatermarksRequest, context: Context
+    ) -> AsyncIterator[pb.WatchWatermarksResponse]:
+        """All current values at once, then what changes; to a slow listener only the newest of each computation."""
+        try:
+            if not request.computations:
+                raise _invalid("computations", "is empty: name the computations to watch")
+            for number, computation in enumerate(request.computations):
+                _check_names(**{f"computations[{number}]": computation})
+                if not computation:
+                    raise _invalid(f"computations[{number}]", 'is empty: name an incarnation, or "injector/{stream}"')
+            async with aclosing(self._shell.watch(request.computations)) as updates:
+                async for news in updates:
+                    for response in _responses(news):
+                        yield response
+        except RequestError as error:
+            await abort(context, error)
+
+    async def ExplainWatermark(
+        self, request: pb.ExplainWatermarkRequest, context: Context
+    ) -> pb.ExplainWatermarkResponse:
+        """NOT_FOUND for a computation of which this shard knows nothing."""
+
+        async def work() -> pb.ExplainWatermarkResponse:
+            limit = request.limit or _DEFAULT_ROWS
+            if limit > _MOST_ROWS:
+                raise _invalid("limit", f"is {limit}: {_MOST_ROWS} rows are the most that one answer holds")
+            told = self._shell.explain(request.computation, limit)
+            if told is None:
+                raise RequestError(
+                    FailureCode.NOT_FOUND,
+                    f"nothing was ever accepted for computation {request.computation!r} at this authority",
+                    "see whether its name is right and its intervals have owners",
+                    reason="COMPUTATION_UNKNOWN",
+                )
+            return _explained(told)
+
+        return await answering(context, work)
+
+    async def ExpectInjectors(self, request: pb.ExpectInjectorsRequest, context: Context) -> pb.ExpectInjectorsResponse:
+        """Idempotent; journaled before it is answered (5.2)."""
+
+        async def work() -> pb.ExpectInjectorsResponse:
+            if not request.stream:
+                raise _invalid("stream", "is empty: name the stream whose injector is meant")
+            _check_names(stream=request.stream)
+            for number, process in enumerate(request.processes):
+                if not process:
+                    raise _invalid(f"processes[{number}]", "is empty: name the process, or leave it out")
+                _check_names(**{f"processes[{number}]": process})
+            await self._shell.expect_injectors(request.stream, request.processes)
+            return pb.ExpectInjectorsResponse()
+
+        return await answering(context, work)
+
+    async def RemoveComputation(
+        self, request: pb.RemoveComputationRequest, context: Context
+    ) -> pb.RemoveComputationResponse:
+        """Idempotent; journaled before it is answered."""
+
+        async def work() -> pb.RemoveComputationResponse:
+            if not request.computation:
+                raise _invalid("computation", 'is empty: name an incarnation, or "injector/{stream}"')
+            _check_names(computation=request.computation)
+            await self._shell.remove(request.computation)
+            return pb.RemoveComputationResponse()
+
+        return await answering(context, work)
+
+    async def _until_stopped(
+        self, requests: AsyncIterator[pb.ReportRequest], context: Context
+    ) -> AsyncGenerator[pb.ReportRequest, None]:
+        """The requests; the call ends when the shard stops, so that still reporters, too, look for its successor."""
+        stopped = asyncio.ensure_future(self._shell.wait_stopped())
+        coming: asyncio.Future[pb.ReportRequest] | None = None
+        try:
+            while True:
+                coming = asyncio.ensure_future(anext(requests))
+                await asyncio.wait({coming, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if stopped.done():
+                    await abort(context, AuthorityStoppedError(self._shell.journal, stopped.result()))
+                try:
+                    request = coming.result()
+                except StopAsyncIteration:
+                    return
+                yield request
+        finally:
+            stopped.cancel()
+            if coming is not None:
+                coming.cancel()
+
+    async def _take(self, request: pb.ReportRequest) -> pb.ReportResponse | None:
+        """Take a batch whole or not at all; what of it does not count."""
+        reports = []
+        for number, message in enumerate(request.intervals):
+            where = f"intervals[{number}]."
+            _check_names(**{f"{where}computation": message.computation, f"{where}process": message.process})
+            reports.append(report_from_wire(message, where))
+        refused = await self._shell.report(reports)
+        if not refused:
+            return None
+        return pb.ReportResponse(
+            refused=_wire(refusal.report for refusal in refused if refusal.superseded),
+            unaccepted=_wire(refusal.report for refusal in refused if not refusal.superseded),
+        )
+
+
+def _wire(reports: Iterable[WatermarkReport]) -> list[pb.IntervalWatermark]:
+    return [report_to_wire(report) for report in reports]
+
+
+def _responses(news: dict[str, BroadcastUpdate]) -> Iterator[pb.WatchWatermarksResponse]:
+    """Messages of bounded size. A value comes with or after the last of the sequencers behind it."""
+    response = pb.WatchWatermarksResponse()
+    room = _SEQUENCERS_A_MESSAGE
+    for computation, update in news.items():
+        sequencers = sequencers_to_wire(update.sequencers)
+        while len(sequencers) > room:
+            response.watermarks.add(computation=computation, watermark_us=MIN_TIMESTAMP, sequencers=sequencers[:room])
+            yield response
+            sequencers, response, room = sequencers[room:], pb.WatchWatermarksResponse(), _SEQUENCERS_A_MESSAGE
+        response.watermarks.add(computation=computation, watermark_us=update.watermark, sequencers=sequencers)
+        room -= len(sequencers)
+    yield response
+
+
+def _explained(told: Explanation) -> pb.ExplainWatermarkResponse:
+    return pb.ExplainWatermarkResponse(
+        watermark_us=told.watermark,
+        holding=[_row(told.computation, row) for row in told.holding],
+        intervals=[_row(told.computation, row) for row in told.rows],
+        interval_count=told.row_count,
+        holding_count=told.holding_count,
+    )
+
+
+def _row(computation: str, row: ShareView) -> pb.IntervalWatermark:
+    return pb.IntervalWatermark(
+        computation=computation,
+        keys=None if isinstance(row.member, str) else interval_to_wire(row.member),
+        process=row.member if isinstance(row.member, str) else "",
+        sequencer=row.sequencer,
+        watermark_us=row.watermark,
+        hold=pb.WatermarkHold(kind=row.hold, subject=row.subject),
+        input_watermark_us=row.input_watermark,
+        idle=row.idle,
+        silence_us=row.silence,
+    )
+
+
+def _check_names(**names: str) -> None:
+    for where, name in names.items():
+        if len(name.encode()) > MAX_NAME_BYTES:
+            raise _invalid(where, f"has {len(name.encode())} bytes: {MAX_NAME_BYTES} are the most")
+
+
+def _invalid(where: str, why: str) -> RequestError:
+    return RequestError(
+        FailureCode.INVALID_ARGUMENT, f"{where} {why}", reason="INVALID_FIELD", problems=[Problem(where, why)]
+    )

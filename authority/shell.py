@@ -1,0 +1,282 @@
+"""The authority's I/O: one shard on its journal (7.2).
+
+What reports and acceptances change is coalesced over a few milliseconds and journaled in one append;
+one append is in flight at a time, and what comes meanwhile goes with the next. Only a journaled
+append lets anything out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from time import monotonic_ns, perf_counter
+
+from prometheus_client import CollectorRegistry
+
+from millwheel.authority.base import Snapshot
+from millwheel.authority.core import AuthorityCore, CoreSettings, Effects
+from millwheel.authority.listeners import Listeners
+from millwheel.authority.metrics import AuthorityMetrics
+from millwheel.authority.shares import Explanation, Refusal
+from millwheel.authority.writer import JournalWriter, read_core
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport
+from millwheel.store.contract import SequencerRefusedError, StateStore
+
+__all__ = ["AuthorityShell", "AuthorityStoppedError", "ShellSettings"]
+
+log = logging.getLogger("millwheel.authority")
+
+
+@dataclass(frozen=True, slots=True)
+class ShellSettings:
+    """Seconds. ``coalesce``: how long an urgent change waits for company. ``idle``: how long one does that
+    nobody waits for. ``verify``: how often a shard without changes makes sure that it was not deposed, for
+    else those who listen to it would hear nothing for ever."""
+
+    coalesce: float = 0.002
+    idle: float = 0.1
+    verify: float = 5.0
+    core: CoreSettings = field(default_factory=CoreSettings)
+
+
+class AuthorityStoppedError(RequestError):
+    """This shard has stopped: it was deposed by a newer process, closed, or lost its journal."""
+
+    def __init__(self, journal: str, why: str) -> None:
+        super().__init__(
+            FailureCode.UNAVAILABLE,
+            f"authority shard {journal} has stopped: {why}",
+            "ask the coordinator which process has the shard, and connect there",
+            reason="AUTHORITY_STOPPED",
+        )
+
+
+class AuthorityShell:
+    """One running shard. All calls are for one event loop; made by :meth:`open`."""
+
+    def __init__(
+        self, writer: JournalWriter, core: AuthorityCore, metrics: AuthorityMetrics, settings: ShellSettings
+    ) -> None:
+        self._writer = writer
+        self._core = core
+        self._metrics = metrics
+        self._settings = settings
+        self._listeners = Listeners(lambda name: (core.broadcast(name), core.sequencers(name)))
+        self._tokens = count()
+        self._answers: dict[int, asyncio.Future[int]] = {}
+        self._wake = asyncio.Event()
+        self._idle: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped: str | None = None
+        self._ended = asyncio.Event()
+        for computation, watermark in core.computations().items():
+            metrics.show(computation, watermark)
+        self._appender = asyncio.create_task(self._append_for_ever())
+        self._changed()
+
+    @classmethod
+    async def open(
+        cls,
+        store: StateStore,
+        journal: str,
+        sequencer: int,
+        *,
+        registry: CollectorRegistry | None = None,
+        settings: ShellSettings | None = None,
+    ) -> AuthorityShell:
+        """Fence ``journal`` for ``sequencer``, which nobody else has drawn, and take up its values.
+
+        SequencerRefusedError if a newer process has it, JournalMissingError if it was never created,
+        StoreUnavailableError if nothing is known: draw a new sequencer and open again.
+        """
+        settings = settings or ShellSettings()
+        core = await read_core(store, journal, sequencer, settings.core)
+        metrics = AuthorityMetrics(registry or CollectorRegistry())
+        return cls(JournalWriter(store, journal), core, metrics, settings)
+
+    @property
+    def journal(self) -> str:
+        """The shard's journal."""
+        return self._core.journal
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the shard has stopped, if it has."""
+        return self._stopped
+
+    async def wait_stopped(self) -> str:
+        """Wait until the shard stops, for whatever reason, and say why."""
+        await self._ended.wait()
+        return self._stopped or ""
+
+    async def close(self) -> None:
+        """Stop. What is not journaled is as if never said; owners say it again to the next process."""
+        self._stop("it was closed")
+        for task in [self._appender, *self._tasks]:
+            task.cancel()
+        await asyncio.gather(self._appender, *self._tasks, return_exceptions=True)
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    async def accept(self, computation: str, member: Member, sequencer: int) -> int:
+        """Let ``sequencer`` speak for ``member`` (G4); journaled when it returns what was last broadcast for it.
+
+        AcceptRefusedError if a larger one does; AuthorityStoppedError if it is not known whether it was accepted.
+        """
+        try:
+            return await self._journaled(
+                lambda token: self._core.accept_sequencer(token, computation, member, sequencer)
+            )
+        except AcceptRefusedError:
+            self._metrics.refused.labels("acceptance").inc()
+            raise
+
+    async def report(self, reports: Sequence[WatermarkReport]) -> list[Refusal]:
+        """Take reports, in order; those that do not count, and why. AuthorityStoppedError once nothing counts."""
+        self._check()
+        refused = self._core.report(reports, monotonic_ns() // 1_000)
+        self._metrics.reports.inc(len(reports))
+        for refusal in refused:
+            self._metrics.refused.labels("superseded" if refusal.superseded else "unaccepted").inc()
+        self._changed()
+        return refused
+
+    async def expect_injectors(self, stream: str, processes: Iterable[str]) -> None:
+        """Have ``stream``'s watermark wait for exactly ``processes`` (5.2); journaled when it returns."""
+        await self._journaled(lambda token: self._core.expect_injectors(token, stream, processes))
+
+    async def remove(self, computation: str) -> None:
+        """Forget a computation that was cancelled; journaled when it returns."""
+        await self._journaled(lambda token: self._core.remove(token, computation))
+
+    async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
+        """The broadcast values of ``computations`` at once, then what changes; to a slow listener only the newest.
+
+        Ends with AuthorityStoppedError when the shard stops.
+        """
+        self._check()
+        listener = self._listeners.add(computations)
+        try:
+            while True:
+                yield await listener.next()
+        finally:
+            self._listeners.remove(listener)
+
+    def explain(self, computation: str, limit: int = 100) -> Explanation | None:
+        """Which members hold the watermark of ``computation``, and by what (G8); None if it is unknown."""
+        self._check()
+        return self._core.explain(computation, monotonic_ns() // 1_000, limit)
+
+    # -- the journal -----------------------------------------------------------------------------
+
+    async def _journaled(self, event: Callable[[int], None]) -> int:
+        """Give the core an event with a token, and wait for its answer."""
+        self._check()
+        token = next(self._tokens)
+        event(token)
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._answers[token] = answer
+        self._changed()
+        try:
+            return await answer
+        finally:
+            del self._answers[token]
+
+    def _check(self) -> None:
+        if self._stopped is not None:
+            raise self._failure()
+
+    def _failure(self) -> AuthorityStoppedError:
+        return AuthorityStoppedError(self.journal, self._stopped or "")
+
+    def _changed(self) -> None:
+        """See to it that what waits is journaled: soon, or by and by if nobody waits for it."""
+        if self._core.urgent:
+            self._wake.set()
+        elif self._core.dirty and self._idle is None:
+            self._idle = asyncio.get_running_loop().call_later(self._settings.idle, self._wake.set)
+
+    async def _append_for_ever(self) -> None:
+        """Append after append until the shard stops."""
+        try:
+            while True:
+                woken = await self._woken()
+                self._wake.clear()
+                if self._idle is not None:
+                    self._idle.cancel()
+                    self._idle = None
+                append = self._core.next_append(even_if_empty=not woken)
+                if append is not None:
+                    began = perf_counter()
+                    await self._writer.append(append)
+                    self._metrics.append.observe(perf_counter() - began)
+                    self._perform(self._core.appended())
+                self._changed()
+        except SequencerRefusedError as error:
+            self._stop(f"deposed, {error}")
+        except Exception as error:
+            log.exception("authority shard %s cannot go on", self.journal)
+            self._stop(f"{type(error).__name__}: {error}")
+
+    async def _woken(self) -> bool:
+        """Wait for a change and its company; False if none came for long."""
+        try:
+            async with asyncio.timeout(self._settings.verify):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        await asyncio.sleep(self._settings.coalesce)
+        return True
+
+    def _perform(self, effects: Effects) -> None:
+        """Let out what the journal now knows."""
+        for token, watermark in effects.answers:
+            answer = self._answers.get(token)
+            if answer is not None and not answer.done():
+                answer.set_result(watermark)
+        self._listeners.hear(effects.values, effects.sequencers)
+        for computation, watermark in effects.values.items():
+            self._metrics.show(computation, watermark)
+        for computation in effects.removed:
+            self._metrics.forget(computation)
+        if effects.delete_below is not None:
+            self._spawn(self._writer.tidy(effects.delete_below, effects.delete_parts))
+        if effects.snapshot is not None:
+            self._spawn(self._snapshot(effects.snapshot))
+
+    async def _snapshot(self, snapshot: Snapshot) -> None:
+        """Write a base while appends go on; the next of them names it."""
+        await self._writer.write_parts(snapshot)
+        self._core.snapshot_written(snapshot)
+        self._changed()
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:
+                log.exception("authority shard %s cannot go on", self.journal)
+                self._stop(f"{type(error).__name__}: {error}")
+
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _stop(self, why: str) -> None:
+        """Let nothing out any more."""
+        if self._stopped is not None:
+            return
+        self._stopped = why
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(self._failure())
+        self._listeners.fail(self._failure)
+        if self._idle is not None:
+            self._idle.cancel()
+        if asyncio.current_task() is not self._appender:
+            self._appender.cancel()
+        self._ended.set()

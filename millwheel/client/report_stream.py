@@ -1,0 +1,189 @@
+"""One Report stream, kept open: the newest report of every interval, until it has arrived (7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from millwheel.rpc.channel import RETRYABLE, Backoff
+from millwheel.rpc.errors import calling
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import watermark_pb2 as pb
+from millwheel.rpc.watermarks import AcceptRefusedError, Member, WatermarkReport, report_from_wire, report_to_wire
+
+if TYPE_CHECKING:
+    from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceAsyncStub
+
+__all__ = ["ReportStream", "connected"]
+
+log = logging.getLogger("millwheel.client")
+
+_REPORTS_A_MESSAGE: Final = 1_000
+_HEALTHY: Final = 1.0
+"""Seconds that a stream must have lasted for its end to count as a first failure."""
+
+Key: TypeAlias = tuple[str, Member]
+
+
+@contextlib.asynccontextmanager
+async def connected(address: str) -> AsyncIterator[None]:
+    """Around client calls: failures leave as a RequestError, and so does the closing of a channel under a call.
+
+    gRPC shows the latter as a cancellation, which it is not unless this task was cancelled.
+    """
+    try:
+        async with calling(address):
+            yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RequestError(FailureCode.UNAVAILABLE, f"the connection to {address} was closed") from None
+
+
+class ReportStream:
+    """Keeps the newest report per computation and member; every reconnect sends all of them again."""
+
+    def __init__(
+        self,
+        stub: Callable[[], Awaitable[tuple[WatermarkServiceAsyncStub, str]]],
+        accept: Callable[[WatermarkReport], Awaitable[None]],
+        on_refused: Callable[[WatermarkReport], None],
+        *,
+        coalesce: float,
+        refresh: float,
+        backoff: Backoff,
+    ) -> None:
+        """``accept`` has a report's sequencer accepted, where the authority does not know it."""
+        self._stub = stub
+        self._accept = accept
+        self._on_refused = on_refused
+        self._coalesce = coalesce
+        self._refresh = refresh
+        self._backoff = backoff
+        self._newest: dict[Key, WatermarkReport] = {}
+        self._unsent: dict[Key, None] = {}
+        self._accepting: dict[Key, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Connect, and stay so."""
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop."""
+        tasks = [*self._accepting.values(), *([self._task] if self._task else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._task = None
+
+    def report(self, report: WatermarkReport) -> None:
+        """Send ``report`` soon, unless a newer one of the same member comes before."""
+        key = (report.computation, report.member)
+        self._newest[key] = report
+        if key not in self._accepting:
+            self._unsent[key] = None
+            self._changed.set()
+
+    def forget(self, computation: str, member: Member) -> None:
+        """Send nothing more of a member."""
+        key = (computation, member)
+        self._newest.pop(key, None)
+        self._unsent.pop(key, None)
+
+    async def _run(self) -> None:
+        """Stream after stream."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            began = loop.time()
+            try:
+                await self._one_stream()
+            except RequestError as error:
+                log.log(logging.DEBUG if error.code in RETRYABLE else logging.ERROR, "reporting watermarks: %s", error)
+            failures = 1 if loop.time() - began > _HEALTHY else failures + 1
+            await asyncio.sleep(self._backoff.delay(failures, random.random()))
+
+    async def _one_stream(self) -> None:
+        """Open a stream, send everything, then what changes; returns or raises RequestError when it ends."""
+        stub, address = await self._stub()
+        call = stub.Report(self._requests())
+        try:
+            async with connected(address):
+                async for response in call:
+                    self._heed(response)
+        finally:
+            call.cancel()
+
+    async def _requests(self) -> AsyncIterator[pb.ReportRequest]:
+        """What goes out on one stream."""
+        self._unsent = dict.fromkeys(self._newest)
+        refresh_at = self._now() + self._refresh
+        while True:
+            if self._now() >= refresh_at:
+                self._unsent = dict.fromkeys(self._newest)
+                refresh_at = self._now() + self._refresh
+            reports = self._take()
+            if reports:
+                yield pb.ReportRequest(intervals=[report_to_wire(report) for report in reports])
+            else:
+                await self._more(refresh_at)
+
+    def _take(self) -> list[WatermarkReport]:
+        """The next unsent reports, no more of them than a message holds."""
+        keys = [key for key, _ in zip(self._unsent, range(_REPORTS_A_MESSAGE), strict=False)]
+        for key in keys:
+            del self._unsent[key]
+        return [self._newest[key] for key in keys if key not in self._accepting]
+
+    async def _more(self, until: float) -> None:
+        """Wait for changes and their company, but not longer than ``until``."""
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._changed.wait()
+            await asyncio.sleep(self._coalesce)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _heed(self, response: pb.ReportResponse) -> None:
+        """Give up what was refused, announce what was never accepted."""
+        for report in self._standing(response.refused):
+            self.forget(report.computation, report.member)
+            self._on_refused(report)
+        for report in self._standing(response.unaccepted):
+            key = (report.computation, report.member)
+            if key not in self._accepting:
+                task = asyncio.create_task(self._announce(key, report))
+                self._accepting[key] = task
+
+    def _standing(self, messages: Sequence[pb.IntervalWatermark]) -> list[WatermarkReport]:
+        """Those of ``messages`` that speak of the sequencers that are reported now, not of earlier ones."""
+        reports = [report_from_wire(message) for message in messages]
+        return [
+            report
+            for report in reports
+            if (newest := self._newest.get((report.computation, report.member))) is not None
+            and newest.sequencer == report.sequencer
+        ]
+
+    async def _announce(self, key: Key, report: WatermarkReport) -> None:
+        """Have a sequencer accepted again, then report again."""
+        try:
+            await self._accept(report)
+        except AcceptRefusedError:
+            self.forget(*key)
+            self._on_refused(report)
+        except RequestError as error:
+            log.warning("sequencer %d of %s: %s", report.sequencer, report.computation, error)
+        finally:
+            del self._accepting[key]
+        if key in self._newest:
+            self.report(self._newest[key])

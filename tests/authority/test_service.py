@@ -1,0 +1,280 @@
+"""The watermark service and its client over loopback gRPC (5.2, 7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+import pytest
+
+from millwheel.client.watermarks import WatermarkClient
+from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.channel import Backoff
+from millwheel.rpc.errors import from_rpc_error
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import common_pb2
+from millwheel.rpc.v1 import watermark_pb2 as pb
+from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
+from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport
+from tests.authority.conftest import Serve, Served
+from tests.authority.shard import COMPUTATION, INJECTOR, STREAM, cut
+
+LEFT, RIGHT = cut(b"m")
+QUICK = Backoff(first=0.01, largest=0.05)
+
+
+def client(served: Served, refused: list[WatermarkReport] | None = None, refresh: float = 10.0) -> WatermarkClient:
+    heard = refused if refused is not None else []
+    return WatermarkClient(served.where, on_refused=heard.append, refresh=refresh, backoff=QUICK)
+
+
+def said(
+    watermark: int, sequencer: int = 1, member: Member = ALL_KEYS, computation: str = COMPUTATION
+) -> WatermarkReport:
+    return WatermarkReport(computation, member, sequencer, watermark, 99, pb.HOLD_KIND_TIMER, "britney")
+
+
+async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark: int, name: str = COMPUTATION) -> None:
+    before = MIN_TIMESTAMP
+    async with asyncio.timeout(10):
+        async for news in updates:
+            if name in news:
+                assert news[name].watermark >= before, "the watch went back"
+                before = news[name].watermark  # type: ignore[assignment]
+                if before == watermark:
+                    return
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(2_000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it never came to pass")
+
+
+async def test_g4_accept_report_watch_over_the_wire_7_2(serve: Serve) -> None:
+    served = await serve(None)
+    async with client(served) as owner:
+        assert await owner.accept(COMPUTATION, LEFT, 1) == MIN_TIMESTAMP
+        assert await owner.accept(COMPUTATION, RIGHT, 2) == MIN_TIMESTAMP
+        updates = owner.watch([COMPUTATION, "other.3"])
+        first = await anext(updates)
+        assert first == {
+            COMPUTATION: BroadcastUpdate(MIN_TIMESTAMP, ((LEFT, 1), (RIGHT, 2))),
+            "other.3": BroadcastUpdate(MIN_TIMESTAMP),
+        }
+        owner.report(said(10, 1, LEFT))
+        owner.report(said(20, 2, RIGHT))
+        await reaches(updates, 10)
+        assert await owner.accept(COMPUTATION, KeyInterval(b"m", b"t"), 3) == 20
+        assert await anext(updates) == {COMPUTATION: BroadcastUpdate(10, ((KeyInterval(b"m", b"t"), 3),))}
+        with pytest.raises(AcceptRefusedError, match="sequencer 3 holds"):
+            await owner.accept(COMPUTATION, RIGHT, 2)
+
+
+async def test_g4_a_zombie_hears_that_it_is_refused_and_reports_no_more_6_2(serve: Serve) -> None:
+    served = await serve(None)
+    refused: list[WatermarkReport] = []
+    async with client(served, refused) as zombie, client(served) as successor:
+        await zombie.accept(COMPUTATION, ALL_KEYS, 1)
+        updates = successor.watch([COMPUTATION])
+        zombie.report(said(5))
+        await reaches(updates, 5)
+        await successor.accept(COMPUTATION, ALL_KEYS, 2)
+        zombie.report(said(1_000))
+        await until(lambda: len(refused) == 1)
+        assert (refused[0].computation, refused[0].member, refused[0].sequencer) == (COMPUTATION, ALL_KEYS, 1)
+        assert zombie._stream._newest == {}
+        successor.report(said(6, 2))
+        await reaches(updates, 6)
+    assert served.registry.get_sample_value("millwheel_authority_refused_total", {"reason": "superseded"}) == 1
+
+
+async def test_g7_reports_and_watches_survive_a_restart_of_the_authority_7_2(serve: Serve) -> None:
+    served = await serve(None)
+    async with client(served) as owner:
+        await owner.accept(COMPUTATION, LEFT, 1)
+        await owner.accept(COMPUTATION, RIGHT, 2)
+        updates = owner.watch([COMPUTATION])
+        owner.report(said(10, 1, LEFT))
+        owner.report(said(20, 2, RIGHT))
+        await reaches(updates, 10)
+        await served.kill()
+        owner.report(said(30, 1, LEFT))
+        await asyncio.sleep(0.05)
+        await served.start()
+        await reaches(updates, 20)
+        owner.report(said(40, 2, RIGHT))
+        await reaches(updates, 30)
+
+
+async def test_g8_a_client_leaves_a_deposed_shard_for_its_successor_7_2(serve: Serve) -> None:
+    served = await serve(None)
+    async with client(served) as owner:
+        await owner.accept(COMPUTATION, ALL_KEYS, 1)
+        updates = owner.watch([COMPUTATION])
+        owner.report(said(10))
+        await reaches(updates, 10)
+        await served.start()  # the first process is still there, and does not know
+        owner.report(said(20))
+        await reaches(updates, 20)
+        assert served.shells[0].stopped is not None
+        assert await owner.accept(COMPUTATION, ALL_KEYS, 2) == 20
+
+
+async def test_g8_a_report_that_was_never_accepted_is_accepted_and_sent_again(serve: Serve) -> None:
+    served = await serve(None)
+    refused: list[WatermarkReport] = []
+    async with client(served, refused) as owner:
+        updates = owner.watch([COMPUTATION])
+        owner.report(said(10))
+        await reaches(updates, 10)
+        await owner.accept(COMPUTATION, ALL_KEYS, 5)
+        owner.report(said(20, 3))
+        await until(lambda: len(refused) == 1)
+        await until(lambda: owner._stream._accepting == {})
+
+
+async def test_g8_still_values_are_sent_again_so_that_silence_means_something(serve: Serve) -> None:
+    served = await serve(None)
+    async with client(served, refresh=0.05) as owner:
+        await owner.accept(COMPUTATION, LEFT, 1)
+        await owner.accept(COMPUTATION, RIGHT, 2)
+        owner.report(said(10, 1, LEFT))
+        for watermark in range(60):
+            owner.report(said(watermark, 2, RIGHT))
+            await asyncio.sleep(0.005)
+        told = await owner.explain(COMPUTATION)
+    assert [row.watermark_us for row in told.holding] == [10]
+    assert told.holding[0].silence_us < 200_000
+
+
+async def test_g8_explain_over_the_wire(serve: Serve) -> None:
+    served = await serve(None)
+    async with client(served) as owner:
+        await owner.accept(COMPUTATION, LEFT, 1)
+        await owner.accept(COMPUTATION, RIGHT, 2)
+        owner.report(said(10, 1, LEFT))
+        updates = owner.watch([COMPUTATION])
+        owner.report(said(30, 2, RIGHT))
+        await reaches(updates, 10)
+        told = await owner.explain(COMPUTATION, limit=1)
+        assert (told.watermark_us, told.interval_count, told.holding_count, len(told.intervals)) == (10, 2, 1, 1)
+        (row,) = told.holding
+        assert (row.keys, row.sequencer) == (common_pb2.KeyInterval(start=b"", end=b"m"), 1)
+        assert (row.hold.kind, row.hold.subject, row.input_watermark_us) == (pb.HOLD_KIND_TIMER, "britney", 99)
+        assert row.HasField("silence_us")
+        owner.forget(COMPUTATION, LEFT)
+        await owner.accept(COMPUTATION, LEFT, 3)
+        (row,) = (await owner.explain(COMPUTATION)).holding
+        assert (row.hold.kind, row.HasField("silence_us")) == (pb.HOLD_KIND_SILENT, False)
+        with pytest.raises(RequestError, match=r"nothing was ever accepted for computation 'nobody\.1'") as caught:
+            await owner.explain("nobody.1")
+        assert caught.value.code is FailureCode.NOT_FOUND
+
+
+async def test_injector_processes_over_the_wire_5_2(serve: Serve) -> None:
+    served = await serve(None)
+    async with client(served) as master, client(served) as process:
+        await master.expect_injectors(STREAM, ["a", "b"])
+        await process.accept(INJECTOR, "a", 1)
+        process.report(said(10, 1, "a", INJECTOR))
+        updates = master.watch([INJECTOR])
+        assert (await anext(updates))[INJECTOR].sequencers == (("a", 1),)
+        await until(lambda: served.registry.get_sample_value("millwheel_authority_reports_total") == 1)
+        told = await master.explain(INJECTOR)
+        assert [(row.process, row.hold.kind) for row in told.holding] == [("b", pb.HOLD_KIND_INJECTOR)]
+        await process.accept(INJECTOR, "b", 2)
+        process.report(WatermarkReport(INJECTOR, "b", 2, 5, idle=True))
+        await reaches(updates, 10, INJECTOR)
+        process.report(said(MAX_TIMESTAMP, 1, "a", INJECTOR))
+        process.report(said(MAX_TIMESTAMP, 2, "b", INJECTOR))
+        await reaches(updates, MAX_TIMESTAMP, INJECTOR)
+        await master.remove(INJECTOR)
+        with pytest.raises(RequestError):
+            await master.explain(INJECTOR)
+
+
+async def test_a_watch_of_many_sequencers_comes_in_messages_of_bounded_size(serve: Serve) -> None:
+    served = await serve(None)
+    pieces = cut(*(b"%05d" % n for n in range(1, 12_000)))
+    accepted = await asyncio.gather(
+        *(served.shell.accept(COMPUTATION, keys, n) for n, keys in enumerate(pieces, start=1))
+    )
+    assert set(accepted) == {MIN_TIMESTAMP}
+    await served.shell.report([WatermarkReport(COMPUTATION, keys, n, 7) for n, keys in enumerate(pieces, start=1)])
+    async with grpc.aio.insecure_channel(served.address) as channel:
+        call = WatermarkServiceStub(channel).WatchWatermarks(pb.WatchWatermarksRequest(computations=[COMPUTATION]))
+        seen: dict[bytes, int] = {}
+        sizes, values = [], []
+        async for response in call:
+            (update,) = response.watermarks
+            sizes.append(len(update.sequencers))
+            values.append(update.watermark_us)
+            seen.update({found.keys.start: found.sequencer for found in update.sequencers})
+            if len(seen) == len(pieces):
+                break
+        call.cancel()
+    assert max(sizes) <= 5_000
+    assert values[0] == values[1] == MIN_TIMESTAMP
+    assert seen == {keys.start: n for n, keys in enumerate(pieces, start=1)}
+
+
+def keyed(**fields: object) -> pb.IntervalWatermark:
+    values: dict[str, object] = {"computation": COMPUTATION, "keys": common_pb2.KeyInterval(), "sequencer": 1}
+    return pb.IntervalWatermark(**(values | fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("message", "where", "why"),
+    [
+        (keyed(computation=""), "computation", "name an incarnation"),
+        (keyed(computation="injector/"), "computation", "name an incarnation"),
+        (keyed(computation="x" * 2_000), "computation", "1024 are the most"),
+        (keyed(sequencer=0), "sequencer", "is 0"),
+        (keyed(keys=None), "keys", "is missing"),
+        (keyed(keys=common_pb2.KeyInterval(start=b"b", end=b"a")), "keys", "empty key interval"),
+        (keyed(process="p"), "process", "is no injector"),
+        (keyed(computation=INJECTOR, process="p"), "keys", "has processes, no keys"),
+        (keyed(computation=INJECTOR, keys=None), "process", "name the process"),
+    ],
+)
+async def test_a_malformed_report_is_refused_with_the_field_named(
+    serve: Serve, message: pb.IntervalWatermark, where: str, why: str
+) -> None:
+    served = await serve(None)
+    async with grpc.aio.insecure_channel(served.address) as channel:
+        call = WatermarkServiceStub(channel).Report()  # type: ignore[call-arg]
+        await call.write(pb.ReportRequest(intervals=[keyed(), message]))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+    error = from_rpc_error(caught.value)
+    assert error.code is FailureCode.INVALID_ARGUMENT
+    assert [problem.where for problem in error.problems] == [f"intervals[1].{where}"]
+    assert why in error.problems[0].message
+
+
+async def test_malformed_requests_are_refused_with_the_field_named(serve: Serve) -> None:
+    served = await serve(None)
+    async with grpc.aio.insecure_channel(served.address) as channel:
+        stub = WatermarkServiceStub(channel)
+        calls = [
+            (stub.AcceptSequencer(pb.AcceptSequencerRequest(computation=COMPUTATION, sequencer=1)), "keys"),
+            (stub.ExplainWatermark(pb.ExplainWatermarkRequest(computation="x", limit=1_000_000)), "limit"),
+            (stub.ExpectInjectors(pb.ExpectInjectorsRequest()), "stream"),
+            (stub.ExpectInjectors(pb.ExpectInjectorsRequest(stream="s", processes=["a", ""])), "processes[1]"),
+            (stub.RemoveComputation(pb.RemoveComputationRequest()), "computation"),
+            (stub.WatchWatermarks(pb.WatchWatermarksRequest()).read(), "computations"),
+            (stub.WatchWatermarks(pb.WatchWatermarksRequest(computations=["a", ""])).read(), "computations[1]"),
+        ]
+        for call, where in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call  # type: ignore[misc]
+            error = from_rpc_error(caught.value)
+            assert (error.code, [problem.where for problem in error.problems]) == (
+                FailureCode.INVALID_ARGUMENT,
+                [where],
+            )

@@ -1,0 +1,294 @@
+"""The authority's shell on a store: what is journaled before what is let out, and what a bad network may do (7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from millwheel.authority.core import CoreSettings
+from millwheel.authority.shell import AuthorityShell, AuthorityStoppedError, ShellSettings
+from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, WatermarkReport
+from millwheel.store.contract import JournalMissingError, PartId, SequencerRefusedError, StateStore
+from millwheel.store.memory import MemoryStore
+from tests.authority.faulty import FaultyStore
+from tests.authority.shard import COMPUTATION, INJECTOR, JOURNAL, STREAM, cut
+
+
+async def opened(store: StateStore, sequencer: int = 1, **more: object) -> AuthorityShell:
+    if sequencer == 1:
+        await store.create_journal(JOURNAL)
+    return await AuthorityShell.open(store, JOURNAL, sequencer, **more)  # type: ignore[arg-type]
+
+
+def said(watermark: int, sequencer: int = 1, keys: KeyInterval = ALL_KEYS) -> list[WatermarkReport]:
+    return [WatermarkReport(COMPUTATION, keys, sequencer, watermark)]
+
+
+async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark: int, name: str = COMPUTATION) -> None:
+    """Listen until ``name`` stands at ``watermark``."""
+    async for news in updates:
+        if name in news and news[name].watermark == watermark:
+            return
+
+
+async def test_g4_accept_report_watch_through_the_shell_7_2() -> None:
+    shell = await opened(MemoryStore())
+    updates = shell.watch([COMPUTATION, "other.2"])
+    first = await anext(updates)
+    assert first == {COMPUTATION: BroadcastUpdate(MIN_TIMESTAMP), "other.2": BroadcastUpdate(MIN_TIMESTAMP)}
+    assert await shell.accept(COMPUTATION, ALL_KEYS, 1) == MIN_TIMESTAMP
+    assert await anext(updates) == {COMPUTATION: BroadcastUpdate(MIN_TIMESTAMP, ((ALL_KEYS, 1),))}
+    assert await shell.report(said(42)) == []
+    assert await anext(updates) == {COMPUTATION: BroadcastUpdate(42)}
+    with pytest.raises(AcceptRefusedError):
+        await shell.accept(COMPUTATION, cut(b"m")[0], 1)
+    (refusal,) = await shell.report(said(50, sequencer=9))
+    assert not refusal.superseded
+    await shell.close()
+
+
+async def test_g7_nothing_is_let_out_before_it_is_journaled_7_2() -> None:
+    store = FaultyStore()
+    shell = await opened(store)
+    await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    updates = shell.watch([COMPUTATION])
+    await anext(updates)
+    store.gate.clear()
+    accepting = asyncio.create_task(shell.accept("other.2", ALL_KEYS, 2))
+    await shell.report(said(10))
+    coming = asyncio.ensure_future(anext(updates))
+    await asyncio.sleep(0.05)
+    assert store.in_flight == 1
+    assert not coming.done()
+    assert not accepting.done()
+    store.gate.set()
+    assert await coming == {COMPUTATION: BroadcastUpdate(10)}
+    assert await accepting == MIN_TIMESTAMP
+    await shell.close()
+
+
+async def test_one_append_is_in_flight_and_what_comes_meanwhile_goes_together_7_2() -> None:
+    store = FaultyStore()
+    shell = await opened(store)
+    await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    before = len(store.appends)
+    store.gate.clear()
+    updates = shell.watch([COMPUTATION])
+    for watermark in range(1, 200):
+        await shell.report(said(watermark))
+        if watermark % 20 == 0:
+            await asyncio.sleep(0.003)
+    store.gate.set()
+    await reaches(updates, 199)
+    assert store.most_in_flight == 1
+    assert len(store.appends) - before <= 3
+    await shell.close()
+
+
+async def test_g3_an_append_of_unknown_outcome_is_repeated_byte_for_byte_5() -> None:
+    store = FaultyStore()
+    shell = await opened(store)
+    await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    updates = shell.watch([COMPUTATION])
+    store.appends.clear()
+    store.lost_requests, store.lost_answers = 1, 1
+    await shell.report(said(10))
+    await reaches(updates, 10)
+    assert len(store.appends) == 3
+    assert len(set(store.appends)) == 1
+    await shell.report(said(11))
+    await reaches(updates, 11)
+    await shell.close()
+
+
+async def test_g3_a_deposed_shard_stops_and_never_broadcasts_7_2() -> None:
+    store = MemoryStore()
+    zombie = await opened(store)
+    await zombie.accept(COMPUTATION, ALL_KEYS, 1)
+    updates = zombie.watch([COMPUTATION])
+    await anext(updates)
+    successor = await opened(store, 2)
+    await zombie.report(said(1_000))
+    accepting = asyncio.create_task(zombie.accept(COMPUTATION, ALL_KEYS, 2))
+    with pytest.raises(AuthorityStoppedError, match="deposed"):
+        await anext(updates)
+    with pytest.raises(AuthorityStoppedError, match="deposed"):
+        await accepting
+    assert "sequencer 2" in await zombie.wait_stopped()
+    for call in (lambda: zombie.report(said(1)), lambda: zombie.remove(COMPUTATION)):
+        with pytest.raises(AuthorityStoppedError):
+            await call()
+    with pytest.raises(AuthorityStoppedError):
+        zombie.explain(COMPUTATION)
+    told = successor.explain(COMPUTATION)
+    assert told is not None
+    assert (told.watermark, told.rows[0].sequencer) == (MIN_TIMESTAMP, 1)
+    await successor.close()
+    await zombie.close()
+
+
+async def test_g8_a_deposed_shard_that_has_nothing_to_say_finds_out_by_itself() -> None:
+    store = MemoryStore()
+    zombie = await opened(store, settings=ShellSettings(verify=0.05))
+    updates = zombie.watch([COMPUTATION])
+    await anext(updates)
+    successor = await opened(store, 2)
+    with pytest.raises(AuthorityStoppedError, match="deposed"):
+        await anext(updates)
+    await successor.close()
+    await zombie.close()
+
+
+async def test_a_lost_answer_is_not_taken_for_success_if_somebody_else_appended() -> None:
+    store = FaultyStore()
+    zombie = await opened(store)
+    await zombie.accept(COMPUTATION, ALL_KEYS, 1)
+    store.gate.clear()
+    store.lost_requests = 1
+    updates = zombie.watch([COMPUTATION])
+    await anext(updates)
+    await zombie.report(said(10))
+    await asyncio.sleep(0.02)
+    await store.fence(JOURNAL, 2)
+    store.gate.set()
+    with pytest.raises(AuthorityStoppedError, match="deposed"):
+        await anext(updates)
+    await zombie.close()
+
+
+async def test_g7_a_successor_starts_from_what_was_broadcast_7_2() -> None:
+    store = MemoryStore()
+    shell = await opened(store)
+    await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    updates = shell.watch([COMPUTATION])
+    await shell.report(said(77))
+    await reaches(updates, 77)
+    await shell.close()
+    registry = CollectorRegistry()
+    successor = await opened(store, 2, registry=registry)
+    first = await anext(successor.watch([COMPUTATION]))
+    assert first == {COMPUTATION: BroadcastUpdate(77, ((ALL_KEYS, 1),))}
+    assert registry.get_sample_value("millwheel_authority_watermark_seconds", {"computation": COMPUTATION}) == 77e-6
+    await successor.close()
+
+
+async def test_g8_what_nobody_waits_for_is_journaled_by_and_by() -> None:
+    store = MemoryStore()
+    shell = await opened(store, settings=ShellSettings(idle=0.03))
+    left, right = cut(b"m")
+    await shell.accept(COMPUTATION, left, 1)
+    await shell.accept(COMPUTATION, right, 2)
+    before = (await store.read_head(JOURNAL)).commit
+    await shell.report(said(100, 1, left))
+    assert (await store.read_head(JOURNAL)).commit == before
+    await asyncio.sleep(0.1)
+    assert (await store.read_head(JOURNAL)).commit == before + 1
+    await shell.close()
+
+
+async def test_a_base_is_written_while_it_runs_and_leftovers_of_a_crash_are_deleted() -> None:
+    store = FaultyStore()
+    settings = ShellSettings(coalesce=0.0, core=CoreSettings(snapshot_bytes=2_000))
+    shell = await opened(store, settings=settings)
+    await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    store.lost_parts = 1
+    updates = shell.watch([COMPUTATION])
+    for watermark in range(1, 60):
+        await shell.report(said(watermark))
+        await reaches(updates, watermark)
+    for _ in range(500):
+        if (await store.read_head(JOURNAL)).parts:
+            break
+        await asyncio.sleep(0.01)
+    await shell.close()
+    orphan = PartId("left behind", 1, 7)
+    await store.write_part(JOURNAL, orphan, b"")
+    successor = await opened(store, 2)
+    head = await store.read_head(JOURNAL)
+    assert head.floor > 0
+    assert set(await store.list_parts(JOURNAL)) == set(head.parts)
+    assert (await anext(successor.watch([COMPUTATION])))[COMPUTATION].watermark == 59
+    await successor.close()
+
+
+async def test_g13_a_slow_listener_hears_only_the_newest_value_7_2() -> None:
+    shell = await opened(MemoryStore(), settings=ShellSettings(coalesce=0.0))
+    await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    slow, fast = shell.watch([COMPUTATION]), shell.watch([COMPUTATION])
+    await anext(slow)
+    for watermark in range(1, 50):
+        await shell.report(said(watermark))
+        await reaches(fast, watermark)
+    assert await anext(slow) == {COMPUTATION: BroadcastUpdate(49)}
+    await slow.aclose()
+    await fast.aclose()
+    assert len(shell._listeners) == 0
+    await shell.close()
+
+
+async def test_g13_a_listener_that_missed_very_many_sequencers_is_sent_all_of_them_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("millwheel.authority.listeners._MANY", 3)
+    shell = await opened(MemoryStore(), settings=ShellSettings(coalesce=0.0))
+    updates = shell.watch([COMPUTATION])
+    await anext(updates)
+    pieces = cut(b"a", b"b", b"c", b"d", b"e")
+    for sequencer, keys in enumerate(pieces, start=1):
+        await shell.accept(COMPUTATION, keys, sequencer)
+    (listener,) = shell._listeners._all
+    assert len(listener._sequencers) == 0
+    news = await anext(updates)
+    assert dict(news[COMPUTATION].sequencers) == dict(zip(pieces, range(1, 7), strict=True))
+    await shell.close()
+
+
+async def test_expected_injectors_and_removal_through_the_shell_5_2() -> None:
+    registry = CollectorRegistry()
+    store = MemoryStore()
+    shell = await opened(store, registry=registry)
+    await shell.expect_injectors(STREAM, ["a", "b"])
+    with pytest.raises(AcceptRefusedError, match="expects no process 'c'"):
+        await shell.accept(INJECTOR, "c", 1)
+    await shell.accept(INJECTOR, "a", 1)
+    await shell.accept(INJECTOR, "b", 2)
+    updates = shell.watch([INJECTOR])
+    await shell.report([WatermarkReport(INJECTOR, "a", 1, 5), WatermarkReport(INJECTOR, "b", 2, MAX_TIMESTAMP)])
+    await reaches(updates, 5, INJECTOR)
+    await shell.report([WatermarkReport(INJECTOR, "a", 1, MAX_TIMESTAMP)])
+    await reaches(updates, MAX_TIMESTAMP, INJECTOR)
+    labels = {"computation": INJECTOR}
+    assert registry.get_sample_value("millwheel_authority_watermark_seconds", labels) == float("inf")
+    assert registry.get_sample_value("millwheel_authority_reports_total") == 3
+    assert registry.get_sample_value("millwheel_authority_refused_total", {"reason": "acceptance"}) == 1
+    assert (registry.get_sample_value("millwheel_authority_append_seconds_count") or 0) >= 4
+    await shell.remove(INJECTOR)
+    await shell.remove("never-there.9")
+    assert registry.get_sample_value("millwheel_authority_watermark_seconds", labels) is None
+    await shell.close()
+
+
+async def test_a_shard_is_opened_only_on_a_journal_that_exists_and_with_a_newer_sequencer() -> None:
+    store = MemoryStore()
+    with pytest.raises(JournalMissingError):
+        await AuthorityShell.open(store, JOURNAL, 1)
+    shell = await opened(store)
+    with pytest.raises(SequencerRefusedError):
+        await AuthorityShell.open(store, JOURNAL, 1)
+    await shell.close()
+
+
+async def test_closing_tells_everybody_who_waits() -> None:
+    store = FaultyStore()
+    shell = await opened(store)
+    store.gate.clear()
+    waiting = asyncio.create_task(shell.accept(COMPUTATION, ALL_KEYS, 1))
+    await asyncio.sleep(0.02)
+    await shell.close()
+    with pytest.raises(AuthorityStoppedError, match="was closed"):
+        await waiting
