@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from tests.dedup.world import KEYS, Copy, Receivers, World
+from tests.dedup.world import KEYS, Copy, Receiver, Receivers, World
 
 some = st.integers(0, 7)
 keys = st.sampled_from(KEYS)
@@ -32,7 +32,7 @@ class ReceiverRules(RuleBasedStateMachine):
         if arrives:
             self.receivers.deliver(copy)
 
-    def pick(self, at: int):  # type: ignore[no-untyped-def]
+    def pick(self, at: int) -> Receiver:
         return self.receivers.all[at % len(self.receivers.all)]
 
     @rule(at=st.integers(0, 1_000))
@@ -48,9 +48,12 @@ class ReceiverRules(RuleBasedStateMachine):
     def commit(self, at: int) -> None:
         self.pick(at).commit()
 
-    @rule()
-    def everything_commits(self) -> None:
+    @rule(deaf=st.booleans())
+    def everything_commits(self, deaf: bool) -> None:
+        """``deaf``: and the ACKs are lost."""
+        self.world.deaf = deaf
         self.receivers.run()
+        self.world.deaf = False
 
     @rule(at=some)
     def abandon(self, at: int) -> None:

@@ -9,6 +9,7 @@ from hypothesis.stateful import precondition, rule
 from millwheel.core.keys import ALL_KEYS
 from tests.dedup.rules import ReceiverRules, chosen, keys, some, subset
 from tests.dedup.weak_senders import COMPUTATION, Owner, Upstream
+from tests.dedup.world import Receiver
 
 
 class OpaqueModel(ReceiverRules):
@@ -18,11 +19,27 @@ class OpaqueModel(ReceiverRules):
         self.current = Owner(1, 0)
         self.zombies: list[Owner] = []
         self.broadcasts = [(0, 1)]
+        self.committed_by: dict[int, int] = {}
 
     @rule(ahead=st.integers(-8, 12), outputs=st.lists(keys, min_size=1, max_size=3), count=st.integers(1, 4))
     def upstream_sends(self, ahead: int, outputs: list[bytes], count: int) -> None:
+        """And the owner runs all of it that is un-ACKed."""
         for index in range(count):
             self.upstream.send(self.upstream.watermark + ahead + index, tuple(outputs))
+        for item in self.upstream.unacked.values():
+            self.current.run(item)
+
+    @rule(by=st.integers(0, 20), deaf=st.booleans(), told=subset)
+    def work_flows(self, by: int, deaf: bool, told: int) -> None:
+        """What usually happens: sent, taken, committed, ACKed; the watermark follows, and some receivers hear of it."""
+        for copy in self.current.copies(self.current.outbox(), self.receivers):
+            self.send(copy, True)
+        self.everything_commits(deaf)
+        self.owner_commits()
+        self.upstream.advance(self.upstream.watermark + by)
+        self.owner_reports()
+        for receiver in chosen(self.receivers.all, told):
+            self._broadcast(receiver, self.broadcasts[-1])
 
     @rule(by=st.integers(1, 20))
     def upstream_advances(self, by: int) -> None:
@@ -36,8 +53,12 @@ class OpaqueModel(ReceiverRules):
     @precondition(lambda self: self.zombies and self.upstream.all)
     @rule(at=some, old=st.integers(0, 100))
     def zombie_runs_any_input(self, at: int, old: int) -> None:
+        """But one that its own lineage has committed: its own duplicate check knows those, and only those."""
         zombie = self.zombies[-1 - at % len(self.zombies)]
-        zombie.run(self.upstream.all[-1 - old % len(self.upstream.all)])
+        item = self.upstream.all[-1 - old % len(self.upstream.all)]
+        if self.committed_by.get(item.number, zombie.number + 1) > zombie.number:
+            zombie.run(item)
+            self.world.reached["zombie ran what a successor committed"] += item.number in self.committed_by
 
     @rule(bits=subset, arrives=st.booleans())
     def owner_sends(self, bits: int, arrives: bool) -> None:
@@ -57,7 +78,8 @@ class OpaqueModel(ReceiverRules):
     def owner_commits(self) -> None:
         for number in self.current.committable():
             del self.current.running[number]
-            self.upstream.unacked.pop(number, None)
+            if self.upstream.unacked.pop(number, None) is not None:
+                self.committed_by[number] = self.current.number
 
     @rule()
     def owner_reports(self) -> None:
@@ -73,7 +95,12 @@ class OpaqueModel(ReceiverRules):
     def broadcast_arrives(self, at: int, old: int) -> None:
         self._broadcast(self.pick(at), self.broadcasts[-min(old, len(self.broadcasts))])
 
-    def _broadcast(self, receiver, broadcast: tuple[int, int]) -> None:  # type: ignore[no-untyped-def]
+    def _broadcast(self, receiver: Receiver, broadcast: tuple[int, int]) -> None:
+        before = receiver.dedup.seen_ids + 1_000 * receiver.dedup.segment_count
+        self._advance(receiver, broadcast)
+        self.world.reached["collected"] += before > receiver.dedup.seen_ids + 1_000 * receiver.dedup.segment_count
+
+    def _advance(self, receiver: Receiver, broadcast: tuple[int, int]) -> None:
         receiver.dedup.advance(COMPUTATION, broadcast[0], 0, [(ALL_KEYS, broadcast[1])])
 
     @rule(at=some)

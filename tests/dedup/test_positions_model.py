@@ -39,6 +39,14 @@ class PositionsModel(ReceiverRules):
             positions = chosen(list(owner.outbox[sequence]), bits)
             self.send(owner.copy(sequence, key, self.receivers, positions, holes), arrives)
 
+    @rule(bits=subset, holes=st.booleans(), deaf=st.booleans())
+    def work_flows(self, bits: int, holes: bool, deaf: bool) -> None:
+        """What usually happens: owners send what they hold to every receiver, and it is committed and ACKed."""
+        for owner in self.senders.owners:
+            for receiver in self.receivers.all:
+                self._send(owner, receiver.interval.start, bits, holes, True)
+        self.everything_commits(deaf)
+
     @rule(at=some)
     def owner_writes_acks(self, at: int) -> None:
         self.owner(at).write_acks()

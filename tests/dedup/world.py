@@ -6,6 +6,7 @@ whatever the ids and marks say, no identity may take effect twice, none may be A
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ from millwheel.worker.dedup import (
 )
 
 KEYS = [bytes([97 + n]) for n in range(8)]
-SEGMENT_IDS = 8
+SEGMENT_IDS = 4
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class World:
     effects: dict[Any, int] = field(default_factory=dict)
     segments: dict[str, Any] = field(default_factory=dict)
     journals: int = 0
+    deaf: bool = False
+    """ACKs are lost on their way."""
+    reached: Counter[str] = field(default_factory=Counter)
+    """How often each interesting thing happened: a model that never gets there proves nothing."""
 
     def take_effect(self, record: Record) -> None:
         self.effects[record.identity] = self.effects.get(record.identity, 0) + 1
@@ -91,11 +96,13 @@ class Receiver:
         times = [record.timestamp for record in copy.records]
         verdict = self.dedup.check(copy.ids, keys, times, copy.sender)
         if verdict.outcome is Outcome.UNKNOWN_SEQUENCE:
+            self.world.reached[verdict.outcome.name] += 1
             if not self.world.alive(copy.ids.sequence):  # type: ignore[union-attr]
                 self.dedup.retire(copy.ids.sequence)  # type: ignore[union-attr]
                 return
             self.dedup.admit(copy.ids.sequence)  # type: ignore[union-attr]
             verdict = self.dedup.check(copy.ids, keys, times, copy.sender)
+        self.world.reached[verdict.outcome.name] += 1
         if verdict.outcome is not Outcome.JUDGED:
             assert not verdict.all_fresh
             assert not [*verdict.fresh, *verdict.duplicates, *verdict.waiting]
@@ -105,6 +112,8 @@ class Receiver:
         assert listed == list(range(len(copy.records))), "each record is in one list"
         self._fresh(verdict, verdict.fresh_indexes)
         self._ack(copy, verdict.duplicates)
+        self.world.reached["duplicate"] += len(verdict.duplicates)
+        self.world.reached["waiting"] += len(verdict.waiting)
         if verdict.unsure:
             self.unsure.append(verdict)
 
@@ -119,7 +128,8 @@ class Receiver:
         for index in indexes:
             record = copy.records[index]
             assert record.identity in self.world.effects, f"{record} was ACKed without its effect"
-            copy.acked(record)
+            if not self.world.deaf:
+                copy.acked(record)
 
     def _release(self, waiters: list[Waiter]) -> None:
         for waiter in waiters:
@@ -133,6 +143,8 @@ class Receiver:
             known = {name: self.world.segments[name].ids for name in verdict.segments if name in self.world.segments}
             resolution = self.dedup.resolve(verdict, known)
             self._fresh(verdict, resolution.fresh)
+            self.world.reached["confirmed"] += len(resolution.duplicates)
+            self.world.reached["collected while read"] += len(resolution.again)
             self._ack(self.copies[verdict], resolution.duplicates)
             self._release(resolution.released)
         self.unsure = []
@@ -140,6 +152,7 @@ class Receiver:
     def seal(self) -> None:
         for sealed in self.dedup.seal():
             self.world.segments[sealed.name] = sealed
+            self.world.reached["sealed"] += 1
             self.dedup.segment_stored(sealed.name)
 
     def take(self, count: int) -> None:
@@ -191,6 +204,7 @@ class Receiver:
         for entry in self.deltas:
             self.dedup.replay(IdDelta.from_wire(msgspec.msgpack.decode(entry)))
         self.copies, self.work, self.unsure, self.flight = {}, [], [], None
+        self.world.reached["replayed with ids"] += bool(self.deltas)
 
 
 class Receivers:
