@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -116,7 +117,13 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
 
 
 def _settle_memory() -> None:
-    """What start-up made lives for ever: the collector need not look at it, nor run after every few allocations."""
+    """Set the interpreter up for serving.
+
+    What start-up made lives for ever: the collector need not look at it, nor run after every few allocations. And a
+    thread that comes back from the disk waits for the interpreter for as long as the switch interval: 5 ms
+    by default, which is several times a commit.
+    """
+    sys.setswitchinterval(0.0003)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -1,0 +1,32 @@
+"""The injector process of the keyed count: `python -m bench.feed ADDRESS RECORDS`. Prints when it began, in seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import uvloop
+
+from bench.load import BATCH, MAX_LATE_US, PER_MILLISECOND, batches
+from bench.topologies import Event
+from millwheel.client.injector import Injector
+
+__all__ = ["feed"]
+
+
+async def feed(address: str, records: int) -> float:
+    """Inject everything, low watermark included; returns when the first record was handed over."""
+    prepared = list(batches(records))
+    step = BATCH * 1_000 // PER_MILLISECOND
+    async with Injector("events", address=address, process="bench", record_type=Event) as injector:
+        began = time.time()
+        for number, (_, values, stamps) in enumerate(prepared):
+            await injector.send_encoded(values, stamps)
+            await injector.advance(max(0, (number + 1) * step - MAX_LATE_US))
+        await injector.finish()
+    return began
+
+
+if __name__ == "__main__":
+    print(uvloop.run(feed(sys.argv[1], int(sys.argv[2]))), flush=True)

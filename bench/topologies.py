@@ -1,0 +1,104 @@
+"""What is measured: a keyed count in four forms, and two stages with different keys."""
+
+from __future__ import annotations
+
+import msgspec
+
+import millwheel as mw
+from millwheel import windows
+
+__all__ = ["Count", "Event", "counts", "counts_plain", "stages", "windowed", "windowed_plain"]
+
+SECOND = mw.seconds(1)
+
+
+class Event(msgspec.Struct):
+    """100 bytes as MessagePack, see :func:`bench.load.encode_event`."""
+
+    key: str
+    payload: bytes
+
+
+class Count(msgspec.Struct, array_like=True):
+    """One key's records in one second."""
+
+    key: str
+    end: int
+    count: int
+
+
+class SecondCounter(mw.Computation[Event, dict[int, int]]):
+    """Counts records per second of event time, as one would write it by hand."""
+
+    def process_record(self, ctx: mw.Context[dict[int, int]], record: mw.Record[Event]) -> None:
+        """Count the record in its second."""
+        end = record.timestamp - record.timestamp % SECOND + SECOND
+        counts = ctx.state
+        if end in counts:
+            counts[end] += 1
+        else:
+            counts[end] = 1
+            ctx.set_timer(mw.Timestamp(end), str(end))
+
+    def process_timer(self, ctx: mw.Context[dict[int, int]], timer: mw.Timer) -> None:
+        """The second is complete."""
+        ctx.produce("counts", Count(ctx.key, timer.timestamp, ctx.state.pop(timer.timestamp)))
+
+
+def _by_hand(name: str, guaranteed: bool) -> mw.Topology:
+    topology = mw.Topology(name)
+    topology.source("events", Event)
+    topology.add(
+        SecondCounter,
+        inputs={"events": mw.key("key")},
+        outputs={"counts": Count},
+        exactly_once=guaranteed,
+        strong=guaranteed,
+    )
+    return topology
+
+
+def _windowed(name: str, guaranteed: bool) -> mw.Topology:
+    topology = mw.Topology(name)
+    topology.source("events", Event)
+    topology.add(
+        windows.Aggregate(windows.tumbling(SECOND), windows.count(), output="counts"),
+        name="counter",
+        inputs={"events": mw.key("key")},
+        outputs={"counts": windows.Result[int]},
+        exactly_once=guaranteed,
+        strong=guaranteed,
+    )
+    return topology
+
+
+counts = _by_hand("counts", True)
+counts_plain = _by_hand("counts-plain", False)
+windowed = _windowed("windowed", True)
+windowed_plain = _windowed("windowed-plain", False)
+
+
+class Ping(msgspec.Struct, array_like=True):
+    """A record that knows when it was sent (nanoseconds of the sender's clock)."""
+
+    user: str
+    page: str
+    sent: int
+
+
+class Forward(mw.Computation[Ping, int]):
+    """Counts its key's records, and passes each on."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Ping]) -> None:
+        """One record in, one out, and a changed state in between."""
+        ctx.state += 1
+        ctx.produce(self.output, record.value)
+
+
+stages = mw.Topology("stages")
+stages.source("pings", Ping)
+stages.add(Forward("by-user"), name="first", inputs={"pings": mw.key("user")}, outputs={"by-user": Ping})
+stages.add(Forward("by-page"), name="second", inputs={"by-user": mw.key("page")}, outputs={"by-page": Ping})
