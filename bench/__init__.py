@@ -1,1 +1,1 @@
-"""Benchmarks: `make bench` runs `python -m bench`. The other modules measure single parts; run them with `python -m`."""
+"""Benchmarks: `make bench` runs `python -m bench`. Other modules measure single parts, by `python -m bench.NAME`."""

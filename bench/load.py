@@ -46,7 +46,7 @@ def batches(records: int, seed: int = 1) -> Iterator[tuple[list[str], list[bytes
 
 def expected_results(records: int, seed: int = 1) -> int:
     """How many (key, second) pairs there are: the number of results."""
-    pairs = set()
+    pairs: set[tuple[str, int]] = set()
     for keys, _, stamps in batches(records, seed):
         pairs.update(zip(keys, (stamp // 1_000_000 for stamp in stamps), strict=True))
     return len(pairs)

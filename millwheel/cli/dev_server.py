@@ -194,9 +194,9 @@ async def _start_worker(
 
 
 async def _watch_authority(shell: AuthorityShell, failed: asyncio.Future[None]) -> None:
-    stopped = await shell.wait_stopped()
+    why = await shell.wait_stopped()
     if not failed.done():
-        failed.set_exception(stopped)
+        failed.set_exception(RequestError(FailureCode.UNAVAILABLE, f"the authority has stopped: {why}", "restart"))
 
 
 def _failed(failed: asyncio.Future[None], task: asyncio.Task[None]) -> None:

@@ -25,4 +25,4 @@ MAX_VALUE_BYTES: Final = 1 << 20
 """One encoded record, 1 MiB: with its key and id it stays well below the 4 MiB that gRPC takes in a message."""
 
 MAX_STATE_BYTES: Final = 4 << 20
-"""One key's encoded state, 4 MiB: a quarter of the largest entry, and it is rewritten at each commit that changes it."""
+"""One key's encoded state, 4 MiB: a quarter of the largest entry, and rewritten at each commit that changes it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ class Total(mw.Computation[WindowCount, dict[str, int]]):
         ctx.produce("totals", (ctx.key, ctx.state["total"]))
 
 
-def counting(**options: object) -> mw.Topology:
+def counting(**options: Any) -> mw.Topology:
     topology = mw.Topology("counting")
     topology.source("queries", Query)
     topology.add(WindowCounter, inputs={"queries": mw.key("text")}, outputs={"windows": WindowCount}, **options)

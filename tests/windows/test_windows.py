@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -16,6 +18,7 @@ from millwheel import windows
 from millwheel.core.time import Timestamp, from_datetime, to_datetime
 from millwheel.testing.harness import TopologyHarness
 
+Computation = mw.Computation[Any, Any]
 NEW_YORK = ZoneInfo("America/New_York")
 
 
@@ -25,11 +28,11 @@ class Hit:
     size: int = 1
 
 
-def harness_of(computation: mw.Computation, output: str, result: object, **options: object) -> TopologyHarness:
+def harness_of(computation: Computation, output: str, result: Any) -> TopologyHarness:
     topology = mw.Topology("hits")
     topology.source("hits", Hit)
     outputs = {output: result, "too-late": Hit}
-    topology.add(computation, name="windowed", inputs={"hits": mw.key("page")}, outputs=outputs, **options)
+    topology.add(computation, name="windowed", inputs={"hits": mw.key("page")}, outputs=outputs)
     return TopologyHarness(topology)
 
 
@@ -84,6 +87,10 @@ def test_a_spring_day_has_23_hours_and_an_autumn_day_25() -> None:
         assert window.end - window.start == mw.hours(hours)
 
 
+def result_of(type_: Any) -> Any:
+    return windows.Result[type_]
+
+
 HITS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50), st.integers(0, 9)), max_size=60)
 
 
@@ -96,7 +103,7 @@ HITS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50), st.integer
 def test_g1_windows_equal_a_naive_group_by_4_6(
     hits: list[tuple[str, int, int]], shape: tuple[int, int], kind: str
 ) -> None:
-    naive = {
+    naive: dict[str, tuple[Any, Any, Any]] = {
         "count": (windows.count(), len, int),
         "total": (windows.total(lambda h: h.size), sum, int),
         "mean": (windows.mean(lambda h: h.size), lambda sizes: sum(sizes) / len(sizes), float),
@@ -106,7 +113,7 @@ def test_g1_windows_equal_a_naive_group_by_4_6(
     aggregator, expected_of, type_ = naive[kind]
     size, every = shape
     assigner = windows.sliding(mw.Duration(size), mw.Duration(every))
-    harness = harness_of(windows.Aggregate(assigner, aggregator), "windows", windows.Result[type_])
+    harness = harness_of(windows.Aggregate(assigner, aggregator), "windows", result_of(type_))
     groups = defaultdict(list)
     for page, stamp, amount in hits:
         harness.send("hits", Hit(page, amount), Timestamp(stamp))
@@ -199,6 +206,6 @@ def test_two_phases_give_what_one_gives_8_4(hits: list[tuple[str, int, int]]) ->
         (lambda: windows.tumbling(mw.hours(1), zone="UTC", offset=mw.minutes(5)), "an offset or a zone, not both"),
     ],
 )
-def test_windows_without_meaning_are_refused(make: object, message: str) -> None:
+def test_windows_without_meaning_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(mw.UsageError, match=message):
-        make()  # type: ignore[operator]
+        make()

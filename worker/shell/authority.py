@@ -63,7 +63,7 @@ class AuthorityLink:
         self, computations: Iterable[str]
     ) -> AsyncIterator[Mapping[str, tuple[int, Sequence[tuple[KeyInterval | str, int]]]]]:
         """Broadcast values; an injector's processes are named by their origins, as their deliveries name them."""
-        async with aclosing(self._client.watch(computations)) as updates:  # type: ignore[type-var]
+        async with aclosing(self._client.watch(computations)) as updates:
             async for update in updates:
                 yield {
                     name: (value.watermark, [_origin(name, member, number) for member, number in value.sequencers])
