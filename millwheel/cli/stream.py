@@ -14,7 +14,8 @@ import typer
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table, to_yaml
 from millwheel.client.control import ControlClient
-from millwheel.client.subscription import Batch, From, Subscription, delete_cursor, list_cursors
+from millwheel.client.log_link import delete_cursor, list_cursors
+from millwheel.client.subscription import Batch, From, Subscription
 from millwheel.core.time import Timestamp, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE
 from millwheel.rpc.failures import RequestError

@@ -15,32 +15,23 @@ subscription finds it again and goes on where it was: the program sees every off
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
-from typing import Any, Final, TypeVar
-
-import grpc
+from typing import Any, TypeVar
+from uuid import uuid4
 
 from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
+from millwheel.client.log_link import LogLink
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.channel import DEFAULT_DEADLINE, RETRYABLE, Backoff, open_channel
-from millwheel.rpc.errors import calling, from_rpc_error
-from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
-from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
 from millwheel.sdk.codecs import codec_for
 
-__all__ = ["Batch", "BlockingSubscription", "CursorStatus", "From", "Subscription", "delete_cursor", "list_cursors"]
-
-_PASSING: Final = RETRYABLE | {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED}
-"""A call that was cancelled from the other side is that of a server which stops."""
+__all__ = ["Batch", "BlockingSubscription", "From", "Subscription"]
 
 Result = TypeVar("Result")
 
@@ -120,10 +111,11 @@ class Subscription:
         self._start = start or (From.OLDEST if cursor else From.NOW)
         self._decode = decode
         self._window = window
+        self._id = uuid4().hex
         self._auto_ack = auto_ack
         self._until_end = until_end
         self._watermarks = watermarks
-        self._link = _Link(ControlClient(address), stream, patience)
+        self._link = LogLink(ControlClient(address), stream, patience)
         self._reading = asyncio.Lock()
         self._ahead: deque[Batch] = deque()
         self._position: int | None = None
@@ -185,6 +177,7 @@ class Subscription:
         start = wire.SubscribeStart(
             stream=self.stream, cursor=self.cursor, begin=self._start.value, window=self._window
         )
+        start.subscriber_id = self._id
         if self._position is not None:
             start.resume_offset = self._position
         requests = [wire.SubscribeRequest(start=start)]
@@ -230,132 +223,6 @@ class Subscription:
         """Wait until the last ACK is on disk. What arrives meanwhile is delivered by the next iterations."""
         while self.cursor and self._durable < self._acked:
             await self._receive()
-
-
-class _Link:
-    """The call to the log's present owner: found, opened and opened again."""
-
-    def __init__(self, control: ControlClient, stream: str, patience: float) -> None:
-        self._control = control
-        self._stream = stream
-        self._patience = patience
-        self._backoff = Backoff()
-        self.spec = specs.StreamSpec()
-        self._incarnation = ""
-        self._channel: grpc.aio.Channel | None = None
-        self._call: grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.SubscribeResponse] | None = None
-
-    async def close(self) -> None:
-        """Hang up."""
-        await self._hang_up()
-        await self._control.close()
-
-    async def _hang_up(self) -> None:
-        call, self._call = self._call, None
-        channel, self._channel = self._channel, None
-        if call is not None:
-            call.cancel()
-        if channel is not None:
-            await channel.close(None)
-
-    async def write(self, request: wire.SubscribeRequest) -> None:
-        """Send on the call at hand. If that is broken, the next call begins with what is to be said."""
-        if self._call is None:
-            return
-        try:
-            await self._call.write(request)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return
-        except asyncio.CancelledError:
-            self._call = None
-            raise
-
-    async def read(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
-        """The next response, of a new call if need be, which begins with what ``opening`` returns."""
-        loop = asyncio.get_running_loop()
-        failures, since = 0, 0.0
-        while True:
-            try:
-                return await self._read_once(opening)
-            except RequestError as error:
-                await self._hang_up()
-                since = loop.time() if failures == 0 else since
-                failures += 1
-                delay = self._backoff.delay(failures, random.random())
-                passing = error.code in _PASSING and error.reason != "CURSOR_TAKEN_OVER"
-                if not passing or loop.time() + delay > since + self._patience:
-                    raise
-            await asyncio.sleep(delay)
-
-    async def _read_once(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
-        try:
-            if self._call is None:
-                await self._open(opening())
-            assert self._call is not None
-            response = await self._call.read()
-            if isinstance(response, wire.SubscribeResponse):
-                return response
-            code = await self._call.code()
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, f"the log of stream {self._stream!r}") from error
-        except asyncio.CancelledError:
-            # gRPC cancels a call with whoever waits for it: the next reader opens another, and goes on there.
-            self._call = None
-            raise
-        raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} ended the call ({code})")
-
-    async def _open(self, requests: list[wire.SubscribeRequest]) -> None:
-        place = await _place_of(self._control, self._stream)
-        if self._incarnation not in ("", place.incarnation):
-            raise RequestError(
-                FailureCode.FAILED_PRECONDITION,
-                f"the log of stream {self._stream!r} was replaced by another, whose offsets begin anew",
-                "subscribe anew",
-                reason="STREAM_LOG_REPLACED",
-            )
-        self._incarnation, self.spec = place.incarnation, place.stream
-        await self._hang_up()
-        self._channel = open_channel(place.owner.address)
-        self._call = SubscriptionServiceStub(self._channel).Subscribe()  # type: ignore[call-arg]  # the stubs know no call that is written to
-        for request in requests:
-            await self._call.write(request)
-
-
-async def _place_of(client: ControlClient, stream: str) -> control.EnsureStreamLogResponse:
-    """Where the stream's log is; RequestError (UNAVAILABLE) while no worker owns it."""
-    place = await client.ensure_stream_log(stream)
-    if not place.owner.address:
-        raise RequestError(
-            FailureCode.UNAVAILABLE, f"no worker owns the log of stream {stream!r} now", "wait, or start a worker"
-        )
-    return place
-
-
-@dataclass(frozen=True, slots=True)
-class CursorStatus:
-    """A durable cursor: everything below ``acked`` is done with; the stream's next record gets offset ``end``."""
-
-    stream: str
-    name: str
-    acked: int
-    end: int
-
-
-async def list_cursors(stream: str, client: ControlClient) -> list[CursorStatus]:
-    """The durable cursors of a stream, by name."""
-    place = await _place_of(client, stream)
-    async with calling(place.owner.address), open_channel(place.owner.address) as channel:
-        request = wire.ListCursorsRequest(stream=stream)
-        answer = await SubscriptionServiceStub(channel).ListCursors(request, timeout=DEFAULT_DEADLINE)
-    return [CursorStatus(one.stream, one.cursor, one.acked_offset, one.end_offset) for one in answer.cursors]
-
-
-async def delete_cursor(stream: str, cursor: str, client: ControlClient) -> None:
-    """Forget a durable cursor, for good: what only it has kept may go. RequestError (NOT_FOUND) if there is none."""
-    place = await _place_of(client, stream)
-    async with calling(place.owner.address), open_channel(place.owner.address) as channel:
-        request = wire.DeleteCursorRequest(stream=stream, cursor=cursor)
-        await SubscriptionServiceStub(channel).DeleteCursor(request, timeout=DEFAULT_DEADLINE)
 
 
 def _ack(below: int) -> wire.SubscribeRequest:

@@ -51,13 +51,27 @@ from millwheel.worker.messages import (
     WriteParts,
 )
 
-__all__ = ["ACKED", "FULL", "STREAM", "LogDriver", "Reader", "run"]
+__all__ = ["ACKED", "FULL", "SMALL", "STREAM", "LogDriver", "Reader", "fill", "numbered", "run"]
 
 STREAM = "windows"
 LOG = "log.windows.1"
 JOURNAL = "log.windows.1.j1"
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+
+SMALL = LogSettings(
+    batch_bytes=400,
+    segment_bytes=200,
+    queue_bytes=2_000,
+    memory_bytes=4_000,
+    cap_bytes=1_600,
+    checkpoint_entries=4,
+    checkpoint_bytes=10_000,
+    flush_bytes=600,
+    publish_records=4,
+    publish_bytes=200,
+)
+"""Bounds so small that a few records reach them."""
 
 Result = TypeVar("Result")
 
@@ -281,3 +295,17 @@ class LogDriver:
     def depose(self) -> None:
         """Another owner has taken the journal."""
         self.handle(Deposed("a successor holds the journal"))
+
+
+def numbered(first: int, count: int, size: int = 20) -> list[bytes]:
+    """Values that say their number, of ``size`` bytes."""
+    return [b"%d" % number + b"." * (size - len(b"%d" % number)) for number in range(first, first + count)]
+
+
+def fill(driver: LogDriver, first: int, count: int, size: int = 100) -> list[bytes]:
+    """Deliver records one by one, each committed before the next."""
+    values = numbered(first, count, size)
+    for value in values:
+        driver.deliver([value])
+        driver.settle()
+    return values

@@ -13,15 +13,8 @@ from typer.testing import CliRunner
 
 from millwheel.cli.stream import app, show_value
 from millwheel.client.control import ControlClient
-from millwheel.client.subscription import (
-    Batch,
-    BlockingSubscription,
-    CursorStatus,
-    From,
-    Subscription,
-    delete_cursor,
-    list_cursors,
-)
+from millwheel.client.log_link import CursorStatus, delete_cursor, list_cursors
+from millwheel.client.subscription import Batch, BlockingSubscription, From, Subscription
 from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -109,12 +102,27 @@ async def test_a_tail_goes_on_where_it_was_when_the_log_moves(cluster: Cluster) 
         assert offsets(await collected(tail, 2)) == [5, 6]
 
 
+async def test_an_ack_that_a_broken_call_lost_is_said_again(cluster: Cluster) -> None:
+    await cluster.produce(named(0, 3))
+    async with Subscription(STREAM, cursor="c", address=cluster.address) as subscription:
+        await anext(subscription)
+        await cluster.leave()
+        await asyncio.sleep(0.05)
+        await subscription.ack(3)
+        await cluster.take(1)
+        await asyncio.wait_for(subscription.flush(), 5)
+        assert subscription.durable == 3
+
+
 async def test_a_subscription_ends_with_its_stream(cluster: Cluster) -> None:
     await cluster.produce(named(0, 2))
     options = {"cursor": "c", "address": cluster.address, "until_end": True, "auto_ack": True}
     async with Subscription(STREAM, **options) as subscription:  # type: ignore[arg-type]
+        cluster.watermark(500)
+        assert offsets(await collected(subscription, 2)) == [0, 1]
+        await cluster.produce(named(2, 1))
         cluster.watermark(MAX_TIMESTAMP)
-        assert offsets([batch async for batch in subscription]) == [0, 1]
+        assert offsets([batch async for batch in subscription]) == [2]
         assert subscription.watermark == MAX_TIMESTAMP
         await subscription.flush()
     async with Subscription(STREAM, **options) as again:  # type: ignore[arg-type]
@@ -169,7 +177,7 @@ async def test_a_subscriber_that_hangs_up_is_forgotten(cluster: Cluster) -> None
     async with Subscription(STREAM, address=cluster.address):
         assert core.subscribers == 1
     async with asyncio.timeout(5):
-        while core.subscribers:
+        while core.subscribers:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

@@ -45,6 +45,7 @@ class Subscribe:
     """A subscriber has come. ``cursor`` empty: a tail, that keeps nothing.
 
     ``resume``: everything below it was received before (the call is a continuation); None for a beginning.
+    ``name`` is the same on every call of one subscriber, so that one that was taken over does not take its cursor back.
     ``window``: records sent beyond the cursor's last ACK, at most; a tail is bounded by its fetches alone.
     """
 
@@ -53,6 +54,7 @@ class Subscribe:
     start: Start
     window: int
     resume: int | None = None
+    name: str = ""
 
 
 @dataclass(slots=True)

@@ -122,7 +122,7 @@ class LogService(SubscriptionServiceServicer):
             call = _Call(start.stream)
             self._calls.add(call)
             resume = start.resume_offset if start.HasField("resume_offset") else None
-            host.post(Subscribe(call, start.cursor, _begin_of(start), start.window, resume))
+            host.post(Subscribe(call, start.cursor, _begin_of(start), start.window, resume, start.subscriber_id))
             host.post(Fetch(call, _RESPONSES_AHEAD))
             reader = asyncio.get_running_loop().create_task(_read_acks(request_iterator, host, call))
             while True:
@@ -203,8 +203,8 @@ def _start_of(request: wire.SubscribeRequest | None) -> wire.SubscribeStart:
     start = request.start
     if not start.stream:
         raise _invalid("the start names no stream", "set start.stream")
-    if len(start.cursor.encode()) > _MAX_NAME:
-        raise _invalid(f"the cursor's name is longer than {_MAX_NAME} bytes", "choose a shorter one")
+    if max(len(start.cursor.encode()), len(start.subscriber_id.encode())) > _MAX_NAME:
+        raise _invalid(f"the cursor's or subscriber's name is longer than {_MAX_NAME} bytes", "choose a shorter one")
     if start.window < 0:
         raise _invalid(f"the window is {start.window}", "set it to at least 1, or to 0 for the default")
     if start.begin and start.begin not in _STARTS:

@@ -24,6 +24,8 @@ __all__ = ["Subscribers"]
 _LAST: Final = MAX_TIMESTAMP - 1
 """The watermark of who has not read all: the end is told only where nothing is left."""
 
+_NAMES: Final = 64
+
 
 class _Session:
     """One subscriber. ``told`` is the last (watermark, next offset, durable ACK) that it was sent."""
@@ -50,6 +52,8 @@ class Subscribers:
         self._sessions: dict[int, _Session] = {}
         """By the identity of the subscriber, which the session keeps alive."""
         self._by_cursor: dict[str, _Session] = {}
+        self._names: dict[str, list[str]] = {}
+        """Names of those who had each cursor; the last has it still. In memory alone, and not for ever."""
         self._reading: set[int] = set()
         """First offsets of the segments that are being read back."""
         self._wanted: list[int] = []
@@ -65,6 +69,8 @@ class Subscribers:
         end = state.records.end
         if event.resume is not None and event.resume > end:
             return [EndSubscription(event.subscriber, self._beyond(event.resume))]
+        if event.cursor and not self._enter(event.cursor, event.name):
+            return [EndSubscription(event.subscriber, self._taken_over(event.cursor))]
         session = _Session(event.subscriber, event.cursor, event.window or state.settings.window, event.resume)
         if event.cursor:
             former = self._by_cursor.get(event.cursor)
@@ -80,6 +86,16 @@ class Subscribers:
         self._sessions[id(event.subscriber)] = session
         return out
 
+    def _enter(self, cursor: str, name: str) -> bool:
+        """Whether the cursor is ``name``'s to take: not if another has taken it over from ``name`` before."""
+        names = self._names.setdefault(cursor, [])
+        if name and name in names[:-1]:
+            return False
+        if not names or names[-1] != name:
+            names.append(name)
+            del names[:-_NAMES]
+        return True
+
     def unsubscribe(self, subscriber: Any) -> None:
         """The subscriber has gone."""
         session = self._sessions.pop(id(subscriber), None)
@@ -93,6 +109,7 @@ class Subscribers:
     def end_cursor(self, name: str) -> list[LogInstruction]:
         """The cursor is being deleted."""
         session = self._by_cursor.get(name)
+        self._names.pop(name, None)
         if session is None:
             return []
         message = f"cursor {name!r} of stream {self.state.config.stream!r} was deleted"

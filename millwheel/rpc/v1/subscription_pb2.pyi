@@ -73,6 +73,7 @@ class SubscribeStart(_message.Message):
     BEGIN_FIELD_NUMBER: _builtins.int
     WINDOW_FIELD_NUMBER: _builtins.int
     RESUME_OFFSET_FIELD_NUMBER: _builtins.int
+    SUBSCRIBER_ID_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     cursor: _builtins.str
     """The cursor; empty: a tail without one, that keeps nothing."""
@@ -82,6 +83,8 @@ class SubscribeStart(_message.Message):
     """Records sent beyond the cursor's last ACK, at most; 0: the log's default. A tail is bounded by the flow of the call alone."""
     resume_offset: _builtins.int
     """The call goes on where a broken one was: everything below this offset was received, and is not sent again."""
+    subscriber_id: _builtins.str
+    """Chosen by the subscriber, the same on each of its calls: one whose cursor another has taken over does not get it back."""
     def __init__(
         self,
         *,
@@ -90,10 +93,11 @@ class SubscribeStart(_message.Message):
         begin: Global___SubscribeFrom.ValueType = ...,
         window: _builtins.int = ...,
         resume_offset: _builtins.int | None = ...,
+        subscriber_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "resume_offset", b"resume_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "begin", b"begin", "cursor", b"cursor", "resume_offset", b"resume_offset", "stream", b"stream", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "begin", b"begin", "cursor", b"cursor", "resume_offset", b"resume_offset", "stream", b"stream", "subscriber_id", b"subscriber_id", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__resume_offset: _TypeAlias = _typing.Literal["resume_offset"]  # noqa: Y015
     _WhichOneofArgType__resume_offset: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset"]  # noqa: Y015

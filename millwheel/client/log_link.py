@@ -1,0 +1,158 @@
+"""The way to a stream's log: its owner found at the master, called, and found again when it has moved (design §9)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from millwheel.client.control import ControlClient
+from millwheel.rpc.channel import DEFAULT_DEADLINE, RETRYABLE, Backoff, open_channel
+from millwheel.rpc.errors import calling, from_rpc_error
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1 import subscription_pb2 as wire
+from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
+
+__all__ = ["CursorStatus", "LogLink", "delete_cursor", "list_cursors", "place_of"]
+
+_PASSING: Final = RETRYABLE | {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED}
+"""A call that was cancelled from the other side is that of a server which stops."""
+
+
+class LogLink:
+    """The call to the log's present owner: found, opened and opened again."""
+
+    def __init__(self, control: ControlClient, stream: str, patience: float) -> None:
+        self._control = control
+        self._stream = stream
+        self._patience = patience
+        self._backoff = Backoff()
+        self.spec = specs.StreamSpec()
+        self._incarnation = ""
+        self._channel: grpc.aio.Channel | None = None
+        self._call: grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.SubscribeResponse] | None = None
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._hang_up()
+        await self._control.close()
+
+    async def _hang_up(self) -> None:
+        call, self._call = self._call, None
+        channel, self._channel = self._channel, None
+        if call is not None:
+            call.cancel()
+        if channel is not None:
+            await channel.close(None)
+
+    async def write(self, request: wire.SubscribeRequest) -> None:
+        """Send on the call at hand. If that is broken, the next call begins with what is to be said."""
+        if self._call is None:
+            return
+        try:
+            await self._call.write(request)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return
+        except asyncio.CancelledError:
+            self._call = None
+            raise
+
+    async def read(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
+        """The next response, of a new call if need be, which begins with what ``opening`` returns."""
+        loop = asyncio.get_running_loop()
+        failures, since = 0, 0.0
+        while True:
+            try:
+                return await self._read_once(opening)
+            except RequestError as error:
+                await self._hang_up()
+                since = loop.time() if failures == 0 else since
+                failures += 1
+                delay = self._backoff.delay(failures, random.random())
+                if not _passes(error) or loop.time() + delay > since + self._patience:
+                    raise
+            await asyncio.sleep(delay)
+
+    async def _read_once(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
+        try:
+            if self._call is None:
+                await self._open(opening())
+            assert self._call is not None
+            response = await self._call.read()
+            if isinstance(response, wire.SubscribeResponse):
+                return response
+            code = await self._call.code()
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, f"the log of stream {self._stream!r}") from error
+        except asyncio.CancelledError:
+            # gRPC cancels a call with whoever waits for it: the next reader opens another, and goes on there.
+            self._call = None
+            raise
+        raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} ended the call ({code})")
+
+    async def _open(self, requests: list[wire.SubscribeRequest]) -> None:
+        place = await place_of(self._control, self._stream)
+        if self._incarnation not in ("", place.incarnation):
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"the log of stream {self._stream!r} was replaced by another, whose offsets begin anew",
+                "subscribe anew",
+                reason="STREAM_LOG_REPLACED",
+            )
+        self._incarnation, self.spec = place.incarnation, place.stream
+        await self._hang_up()
+        self._channel = open_channel(place.owner.address)
+        self._call = SubscriptionServiceStub(self._channel).Subscribe()  # type: ignore[call-arg]  # the stubs know no call that is written to
+        for request in requests:
+            await self._call.write(request)
+
+
+def _passes(error: RequestError) -> bool:
+    """Whether another call may go better."""
+    if error.code is FailureCode.INTERNAL:
+        # What gRPC says when the other side ended a call that was just written to; the next call is told why.
+        return "Internal error from Core" in error.message
+    return error.code in _PASSING and error.reason != "CURSOR_TAKEN_OVER"
+
+
+async def place_of(client: ControlClient, stream: str) -> control.EnsureStreamLogResponse:
+    """Where the stream's log is; RequestError (UNAVAILABLE) while no worker owns it."""
+    place = await client.ensure_stream_log(stream)
+    if not place.owner.address:
+        raise RequestError(
+            FailureCode.UNAVAILABLE, f"no worker owns the log of stream {stream!r} now", "wait, or start a worker"
+        )
+    return place
+
+
+@dataclass(frozen=True, slots=True)
+class CursorStatus:
+    """A durable cursor: everything below ``acked`` is done with; the stream's next record gets offset ``end``."""
+
+    stream: str
+    name: str
+    acked: int
+    end: int
+
+
+async def list_cursors(stream: str, client: ControlClient) -> list[CursorStatus]:
+    """The durable cursors of a stream, by name."""
+    place = await place_of(client, stream)
+    async with calling(place.owner.address), open_channel(place.owner.address) as channel:
+        request = wire.ListCursorsRequest(stream=stream)
+        answer = await SubscriptionServiceStub(channel).ListCursors(request, timeout=DEFAULT_DEADLINE)
+    return [CursorStatus(one.stream, one.cursor, one.acked_offset, one.end_offset) for one in answer.cursors]
+
+
+async def delete_cursor(stream: str, cursor: str, client: ControlClient) -> None:
+    """Forget a durable cursor, for good: what only it has kept may go. RequestError (NOT_FOUND) if there is none."""
+    place = await place_of(client, stream)
+    async with calling(place.owner.address), open_channel(place.owner.address) as channel:
+        request = wire.DeleteCursorRequest(stream=stream, cursor=cursor)
+        await SubscriptionServiceStub(channel).DeleteCursor(request, timeout=DEFAULT_DEADLINE)
