@@ -17,7 +17,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import common_pb2
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
-from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport
+from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport, report_to_wire
 from tests.authority.conftest import Serve, Served
 from tests.authority.shard import COMPUTATION, INJECTOR, STREAM, cut
 
@@ -125,6 +125,37 @@ async def test_g8_a_client_leaves_a_deposed_shard_for_its_successor_7_2(serve: S
         assert await owner.accept(COMPUTATION, ALL_KEYS, 2) == 20
 
 
+async def test_g7_a_watch_that_falls_back_on_a_deposed_shard_does_not_go_back_4_5(serve: Serve) -> None:
+    served = await serve(None)
+    zombie = served.address
+    async with client(served) as owner:
+        await owner.accept(COMPUTATION, ALL_KEYS, 1)
+        owner.report(said(10))
+        await reaches(owner.watch([COMPUTATION]), 10)
+    await served.start()  # the first process is still there, and will not know for a while
+    async with client(served) as owner:
+        owner.report(said(20))
+        updates = owner.watch([COMPUTATION])
+        await reaches(updates, 20)
+        owner.forget(COMPUTATION, ALL_KEYS)
+        served.address = zombie
+        await served.kill()
+        heard = await asyncio.wait_for(anext(updates), 5)
+        assert heard == {COMPUTATION: BroadcastUpdate(20, ((ALL_KEYS, 1),))}
+    assert served.shells[0].stopped is None
+
+
+async def test_g4_a_refusal_of_an_earlier_sequencer_does_not_touch_the_present_one() -> None:
+    refused: list[WatermarkReport] = []
+    owner = WatermarkClient("127.0.0.1:1", on_refused=refused.append)
+    owner.report(said(10, 3))
+    owner._stream._heed(pb.ReportResponse(refused=[report_to_wire(said(5, 1))]))
+    assert refused == []
+    owner._stream._heed(pb.ReportResponse(refused=[report_to_wire(said(10, 3))]))
+    assert [report.sequencer for report in refused] == [3]
+    await owner.close()
+
+
 async def test_g8_a_report_that_was_never_accepted_is_accepted_and_sent_again(serve: Serve) -> None:
     served = await serve(None)
     refused: list[WatermarkReport] = []
@@ -206,6 +237,7 @@ async def test_a_watch_of_many_sequencers_comes_in_messages_of_bounded_size(serv
     )
     assert set(accepted) == {MIN_TIMESTAMP}
     await served.shell.report([WatermarkReport(COMPUTATION, keys, n, 7) for n, keys in enumerate(pieces, start=1)])
+    await reaches(served.shell.watch([COMPUTATION]), 7)
     async with grpc.aio.insecure_channel(served.address) as channel:
         call = WatermarkServiceStub(channel).WatchWatermarks(pb.WatchWatermarksRequest(computations=[COMPUTATION]))
         seen: dict[bytes, int] = {}
@@ -219,7 +251,7 @@ async def test_a_watch_of_many_sequencers_comes_in_messages_of_bounded_size(serv
                 break
         call.cancel()
     assert max(sizes) <= 5_000
-    assert values[0] == values[1] == MIN_TIMESTAMP
+    assert values == [MIN_TIMESTAMP, MIN_TIMESTAMP, 7], "a value comes after the sequencers behind it"
     assert seen == {keys.start: n for n, keys in enumerate(pieces, start=1)}
 
 

@@ -10,10 +10,11 @@ from prometheus_client import CollectorRegistry
 
 from millwheel.authority.core import CoreSettings
 from millwheel.authority.shell import AuthorityShell, AuthorityStoppedError, ShellSettings
+from millwheel.authority.writer import JournalWriter
 from millwheel.core.keys import ALL_KEYS, KeyInterval
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, WatermarkReport
-from millwheel.store.contract import JournalMissingError, PartId, SequencerRefusedError, StateStore
+from millwheel.store.contract import Append, JournalMissingError, PartId, SequencerRefusedError, StateStore
 from millwheel.store.memory import MemoryStore
 from tests.authority.faulty import FaultyStore
 from tests.authority.shard import COMPUTATION, INJECTOR, JOURNAL, STREAM, cut
@@ -159,6 +160,15 @@ async def test_a_lost_answer_is_not_taken_for_success_if_somebody_else_appended(
     with pytest.raises(AuthorityStoppedError, match="deposed"):
         await anext(updates)
     await zombie.close()
+
+
+async def test_g3_a_refusal_without_an_attempt_of_unknown_outcome_is_never_success() -> None:
+    store = MemoryStore()
+    await store.create_journal(JOURNAL)
+    await store.fence(JOURNAL, 1)
+    await JournalWriter(store, JOURNAL).append(Append(1, 1, 0, (), b"mine"))
+    with pytest.raises(SequencerRefusedError):
+        await JournalWriter(store, JOURNAL).append(Append(1, 1, 0, (), b"of another process with my sequencer"))
 
 
 async def test_g7_a_successor_starts_from_what_was_broadcast_7_2() -> None:
