@@ -8,8 +8,8 @@ import time
 import uvloop
 
 from bench.load import BATCH, MAX_LATE_US, PER_MILLISECOND, batches
-from bench.topologies import Event
-from millwheel.client.injector import Injector
+from bench.topologies import counts
+from millwheel.client.injector.shell import Injector
 
 __all__ = ["feed"]
 
@@ -18,10 +18,11 @@ async def feed(address: str, records: int) -> float:
     """Inject everything, low watermark included; returns when the first record was handed over."""
     prepared = list(batches(records))
     step = BATCH * 1_000 // PER_MILLISECOND
-    async with Injector("events", address=address, process="bench", record_type=Event) as injector:
+    async with Injector(address, "events", process="bench", topology=counts) as injector:
         began = time.time()
         for number, (_, values, stamps) in enumerate(prepared):
-            await injector.send_encoded(values, stamps)
+            first = number * BATCH
+            await injector.send_many(values, stamps, positions=range(first, first + len(values)))
             await injector.advance(max(0, (number + 1) * step - MAX_LATE_US))
         await injector.finish()
     return began

@@ -19,17 +19,18 @@ BATCH = 1_000
 _RECORD_BYTES = 100
 
 
-def _values() -> list[bytes]:
-    """One encoded record of exactly 100 bytes for each key."""
+def _values() -> list[Event]:
+    """One record of exactly 100 bytes for each key."""
     names = [f"key-{number:05d}" for number in range(KEYS)]
     spare = _RECORD_BYTES - len(msgspec.msgpack.encode(Event(names[0], b"")))
-    values = [msgspec.msgpack.encode(Event(name, bytes(spare))) for name in names]
-    if {len(value) for value in values} != {_RECORD_BYTES}:
-        raise AssertionError(f"records of {len(values[0])} bytes instead of {_RECORD_BYTES}")
+    values = [Event(name, bytes(spare)) for name in names]
+    sizes = {len(msgspec.msgpack.encode(value)) for value in values}
+    if sizes != {_RECORD_BYTES}:
+        raise AssertionError(f"records of {sizes} bytes instead of {_RECORD_BYTES}")
     return values
 
 
-def batches(records: int, seed: int = 1) -> Iterator[tuple[list[str], list[bytes], list[int]]]:
+def batches(records: int, seed: int = 1) -> Iterator[tuple[list[str], list[Event], list[int]]]:
     """(keys, values, timestamps in microseconds) in batches, in the order of sending."""
     draw = random.Random(seed)
     values = _values()

@@ -14,7 +14,8 @@ from pathlib import Path
 
 __all__ = ["server", "submit"]
 
-_COMMAND = [sys.executable, "-m", "millwheel.cli.main", "server", "start-dev", "--port", "0"]
+_MILLWHEEL = str(Path(sys.executable).with_name("millwheel"))
+_COMMAND = [_MILLWHEEL, "server", "start-dev", "--port", "0"]
 
 
 @contextlib.contextmanager
@@ -42,5 +43,5 @@ def server() -> Iterator[str]:
 def submit(address: str, name: str) -> None:
     """Submit a topology of bench/topologies.py."""
     target = f"bench.topologies:{name}"
-    command = [sys.executable, "-m", "millwheel.cli.main", "topology", "submit", target, "--address", address]
+    command = [_MILLWHEEL, "topology", "submit", target, "--address", address]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)

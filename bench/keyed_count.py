@@ -1,0 +1,67 @@
+"""(a) Keyed count: from the first send, by another process, to the last result committed, delivered and ACKed."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from typing import Any
+
+from bench.load import expected_results
+from bench.report import Figure
+from bench.server import server, submit
+from bench.topologies import Count
+from millwheel import windows
+from millwheel.client.subscription import Subscription
+
+__all__ = ["FORMS", "measure"]
+
+FORMS = {
+    "keyed_count.exactly_once": ("counts", Count),
+    "keyed_count.plain": ("counts_plain", Count),
+    "keyed_count.window.exactly_once": ("windowed", windows.Result[int]),
+    "keyed_count.window.plain": ("windowed_plain", windows.Result[int]),
+}
+"""By figure: the topology of bench/topologies.py, and its results' type."""
+
+_PATIENCE = 180.0
+
+
+def measure(name: str, records: int, runs: int) -> Figure:
+    """Records per second, the best of ``runs`` runs on a fresh server each."""
+    topology, result_type = FORMS[name]
+    wanted = expected_results(records)
+    rates = [_run(topology, result_type, records, wanted) for _ in range(runs)]
+    return Figure(name, max(rates), "records/s", tuple(rates))
+
+
+def _run(topology: str, result_type: Any, records: int, wanted: int) -> float:
+    with server() as address:
+        submit(address, topology)
+        command = [sys.executable, "-m", "bench.feed", address, str(records)]
+        feeder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            ended = asyncio.run(asyncio.wait_for(_collect(address, result_type, records, wanted), _PATIENCE))
+            began = float(feeder.communicate(timeout=30)[0])
+        finally:
+            if feeder.poll() is None:
+                feeder.kill()
+                feeder.wait()
+    return records / (ended - began)
+
+
+async def _collect(address: str, result_type: Any, records: int, wanted: int) -> float:
+    """Receive and ACK every result; when the last was durable. Wrong results are an error, not a figure."""
+    results = counted = 0
+    field = "count" if result_type is Count else "value"
+    async with Subscription(
+        "counts", cursor="bench", record_type=result_type, address=address, until_end=True, auto_ack=True
+    ) as subscription:
+        async for batch in subscription:
+            results += len(batch)
+            counted += sum(getattr(value, field) for value in batch.values)
+        await subscription.flush()
+    if (results, counted) != (wanted, records):
+        raise RuntimeError(f"{results} results that count {counted} records, not {wanted} that count {records}")
+    return time.time()
