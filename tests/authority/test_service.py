@@ -156,6 +156,31 @@ async def test_g4_a_refusal_of_an_earlier_sequencer_does_not_touch_the_present_o
     await owner.close()
 
 
+async def test_g8_a_reporter_that_only_reports_leaves_a_deposed_shard_at_once_7_2(serve: Serve) -> None:
+    served = await serve(None)
+    async with client(served) as owner:
+        await owner.accept(COMPUTATION, ALL_KEYS, 1)
+        owner.report(said(10))
+        await reaches(served.shell.watch([COMPUTATION]), 10)
+        await served.start()
+        owner.report(said(20))  # this one the old process takes, cannot journal, and stops
+        async with asyncio.timeout(3):
+            await reaches(served.shell.watch([COMPUTATION]), 20)
+
+
+async def test_g8_a_watch_on_a_deposed_shard_moves_when_its_client_learns_of_the_successor_7_2(serve: Serve) -> None:
+    served = await serve(None)
+    async with client(served) as owner:
+        updates = owner.watch([COMPUTATION])
+        await anext(updates)
+        await served.start()
+        assert await owner.accept(COMPUTATION, ALL_KEYS, 1) == MIN_TIMESTAMP
+        owner.report(said(20))
+        async with asyncio.timeout(3):
+            await reaches(updates, 20)
+    assert served.shells[0].stopped is None
+
+
 async def test_g8_a_report_that_was_never_accepted_is_accepted_and_sent_again(serve: Serve) -> None:
     served = await serve(None)
     refused: list[WatermarkReport] = []
