@@ -33,9 +33,12 @@ log = logging.getLogger("millwheel.authority")
 
 @dataclass(frozen=True, slots=True)
 class ShellSettings:
-    """Seconds. ``coalesce``: how long an urgent change waits for company. ``idle``: how long one does that
-    nobody waits for. ``verify``: how often a shard without changes makes sure that it was not deposed, for
-    else those who listen to it would hear nothing for ever."""
+    """Seconds.
+
+    ``coalesce``: how far apart appends are at least, so that changes that come close together share one.
+    ``idle``: how long a change may wait that nobody waits for. ``verify``: how often a shard without changes
+    makes sure that it was not deposed, for else those who listen to it would hear nothing for ever.
+    """
 
     coalesce: float = 0.002
     idle: float = 0.1
@@ -72,6 +75,7 @@ class AuthorityShell:
         self._idle: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped: str | None = None
+        self._not_before = 0.0
         self._ended = asyncio.Event()
         for computation, watermark in core.computations().items():
             metrics.show(computation, watermark)
@@ -211,6 +215,7 @@ class AuthorityShell:
                     self._idle = None
                 append = self._core.next_append(even_if_empty=not woken)
                 if append is not None:
+                    self._not_before = asyncio.get_running_loop().time() + self._settings.coalesce
                     began = perf_counter()
                     await self._writer.append(append)
                     self._metrics.append.observe(perf_counter() - began)
@@ -223,13 +228,13 @@ class AuthorityShell:
             self._stop(f"{type(error).__name__}: {error}")
 
     async def _woken(self) -> bool:
-        """Wait for a change and its company; False if none came for long."""
+        """Wait for a change and, close after an append, for others; False if none came for long."""
         try:
             async with asyncio.timeout(self._settings.verify):
                 await self._wake.wait()
         except TimeoutError:
             return False
-        await asyncio.sleep(self._settings.coalesce)
+        await asyncio.sleep(max(0.0, self._not_before - asyncio.get_running_loop().time()))
         return True
 
     def _perform(self, effects: Effects) -> None:

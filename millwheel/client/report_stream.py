@@ -69,6 +69,7 @@ class ReportStream:
         self._unsent: dict[Key, None] = {}
         self._accepting: dict[Key, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
+        self._not_before = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -131,6 +132,7 @@ class ReportStream:
                 refresh_at = self._now() + self._refresh
             reports = self._take()
             if reports:
+                self._not_before = self._now() + self._coalesce
                 yield pb.ReportRequest(intervals=[report_to_wire(report) for report in reports])
             else:
                 await self._more(refresh_at)
@@ -143,12 +145,12 @@ class ReportStream:
         return [self._newest[key] for key in keys if key not in self._accepting]
 
     async def _more(self, until: float) -> None:
-        """Wait for changes and their company, but not longer than ``until``."""
+        """Wait for changes and, close after a message, for others; but for the first no longer than ``until``."""
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 await self._changed.wait()
-            await asyncio.sleep(self._coalesce)
+            await asyncio.sleep(max(0.0, self._not_before - self._now()))
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

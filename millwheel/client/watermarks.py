@@ -42,7 +42,7 @@ class WatermarkClient:
     """Talks to one shard. An async context manager; reports begin to flow inside it.
 
     ``on_refused``: called with a report whose owner is the owner no more: drop the interval.
-    ``coalesce``: seconds that a change waits for others. ``refresh``: seconds after which every value is
+    ``coalesce``: how far apart messages are at least, seconds. ``refresh``: seconds after which every value is
     sent again, so that the authority can tell a still interval from a silent one.
     """
 

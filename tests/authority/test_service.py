@@ -181,6 +181,21 @@ async def test_g8_a_watch_on_a_deposed_shard_moves_when_its_client_learns_of_the
     assert served.shells[0].stopped is None
 
 
+async def test_reports_that_come_close_together_share_a_message_and_a_lone_one_does_not_wait_7_2(serve: Serve) -> None:
+    served = await serve(None)
+    owner = WatermarkClient(served.address, on_refused=print, coalesce=0.3)
+    async with owner:
+        await owner.accept(COMPUTATION, ALL_KEYS, 1)
+        updates = owner.watch([COMPUTATION])
+        owner.report(said(1))
+        await reaches(updates, 1)
+        for watermark in range(2, 50):
+            owner.report(said(watermark))
+            await asyncio.sleep(0.001)
+        await reaches(updates, 49)
+    assert served.registry.get_sample_value("millwheel_authority_reports_total") == 2
+
+
 async def test_g8_a_report_that_was_never_accepted_is_accepted_and_sent_again(serve: Serve) -> None:
     served = await serve(None)
     refused: list[WatermarkReport] = []

@@ -91,6 +91,25 @@ async def test_one_append_is_in_flight_and_what_comes_meanwhile_goes_together_7_
     await shell.close()
 
 
+async def test_changes_that_come_close_together_share_an_append_and_a_lone_one_does_not_wait_7_2() -> None:
+    store = FaultyStore()
+    shell = await opened(store, settings=ShellSettings(coalesce=0.3))
+    await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    updates = shell.watch([COMPUTATION])
+    await asyncio.sleep(0.35)
+    store.appends.clear()
+    async with asyncio.timeout(0.2):
+        await shell.report(said(1))
+        await reaches(updates, 1)
+    for watermark in range(2, 50):
+        await shell.report(said(watermark))
+        await asyncio.sleep(0.001)
+    assert len(store.appends) == 1
+    await reaches(updates, 49)
+    assert len(store.appends) == 2
+    await shell.close()
+
+
 async def test_g3_an_append_of_unknown_outcome_is_repeated_byte_for_byte_5() -> None:
     store = FaultyStore()
     shell = await opened(store)
