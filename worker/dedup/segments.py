@@ -2,7 +2,7 @@
 
 Two layers of filters. In *front* stand a few Bloom filters over the ids of all segments; a fresh id gets no
 further, but for one in 100,000. When the front hits, fingerprints of four bytes an id tell which segments
-to read; together a fresh id causes a read once in 100 million checks and more. Both are made of the second
+to read; by calculation a fresh id then causes a read less than once in 100 million checks at a million ids. Both are made of the second
 halves of the ids, which are stored beside them: a takeover reads those, and no ids.
 
 A Bloom filter per segment would take three bytes an id instead of four, but it cannot be enumerated to fill the

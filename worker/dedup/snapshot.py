@@ -67,11 +67,10 @@ def _rows(tables: Tables) -> Iterator[Row]:
     for opaque in tables.opaque.values():
         yield from _opaque_rows(opaque)
     for query in tables.queries.values():
-        if query.floor is not None:
-            yield ["floor", query.query, query.floor]
-            for batch in query.batches.values():
-                for ids in _chunks(sorted(batch.seen)):
-                    yield ["batch", query.query, batch.batch, b"".join(ids)]
+        # The floor is the highest batch with committed ids: its ids say it.
+        for batch in query.batches.values():
+            for ids in _chunks(sorted(batch.seen)):
+                yield ["batch", query.query, batch.batch, b"".join(ids)]
 
 
 def _opaque_rows(source: OpaqueSource) -> Iterator[Row]:
@@ -123,8 +122,6 @@ def _load_row(tables: Tables, kind: str, row: Row, filters: Mapping[str, bytes])
             if name not in filters:
                 raise DedupError(f"the filter of id segment {name} is missing")
             tables.computation(computation).load_segment(name, collect, filters[name])
-        case "floor":
-            tables.query(row[0]).floor = row[1]
         case "batch":
             tables.query(row[0]).remember(row[1], split_ids(row[2]))
         case _:

@@ -1,0 +1,162 @@
+"""Histories that are rare in a simulation and each break one mechanism; and the check's protocol with its caller."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.worker.dedup import (
+    BatchIds,
+    Dedup,
+    DedupError,
+    DeliveryIds,
+    IdDelta,
+    OpaqueIds,
+    Outcome,
+    PositionIds,
+    Sender,
+    Verdict,
+    split_ids,
+)
+
+LEFT, RIGHT = ALL_KEYS.split(b"m")
+STRONG = Sender("j1", 1, ALL_KEYS, "up.1")
+SPARK = Sender("injector/in/spark", 1, None, "injector/in")
+X, Y = b"x" * 16, b"y" * 16
+
+
+def weak(sequencer: int = 1, watermark: int | None = None) -> Sender:
+    return Sender("w1", sequencer, ALL_KEYS, "weak.1", watermark)
+
+
+def judge(dedup: Dedup, ids: DeliveryIds, key: bytes = b"a", sender: Sender = STRONG) -> Verdict:
+    size = len(ids.positions) if isinstance(ids, PositionIds) else len(ids.ids)
+    return dedup.check(ids, [key] * size, [10] * size, sender)
+
+
+def commit(dedup: Dedup, ids: DeliveryIds, key: bytes = b"a", sender: Sender = STRONG) -> IdDelta:
+    verdict = judge(dedup, ids, key, sender)
+    assert verdict.all_fresh
+    delta = dedup.take([(verdict, None)])
+    wire = msgspec.msgpack.decode(msgspec.msgpack.encode(delta.to_wire()))
+    dedup.committed(delta)
+    return IdDelta.from_wire(wire)
+
+
+def restored(dedup: Dedup, interval: KeyInterval = ALL_KEYS) -> Dedup:
+    return Dedup.restore(interval, "r1", dedup.snapshot().blobs, {})
+
+
+def test_g1_merge_asks_again_where_a_parent_had_retired_the_sequence_8() -> None:
+    left, right = Dedup(LEFT, "l"), Dedup(RIGHT, "r")
+    for dedup, key, position in ((left, b"a", 1), (right, b"z", 2)):
+        dedup.admit("j1")
+        commit(dedup, PositionIds("j1", 0, [position]), key)
+    right.retire("j1")
+    child = Dedup.inherit(ALL_KEYS, "c", [left, right])
+    assert judge(child, PositionIds("j1", 0, [2]), b"z").outcome is Outcome.UNKNOWN_SEQUENCE
+
+
+def test_g1_ids_seen_for_unadmitted_keys_outlive_a_mark_at_replay_8() -> None:
+    left, right = Dedup(LEFT, "l"), Dedup(RIGHT, "r")
+    left.admit("j1")
+    child = Dedup.inherit(ALL_KEYS, "c", [left, right])
+    # Read back without the admission, as from a base part taken before it: only the ids speak for z.
+    child.replay(IdDelta(positions=[("j1", [2])]))
+    child.replay(IdDelta(marks=[("j1", 9, ())]))
+    child.admit("j1")
+    assert judge(child, PositionIds("j1", 0, [2]), b"z").duplicates == [0]
+
+
+def test_g1_a_retired_sequence_is_asked_for_and_not_taken_8() -> None:
+    dedup = Dedup(ALL_KEYS, "r1")
+    assert judge(dedup, PositionIds("j1", 0, [1])).outcome is Outcome.UNKNOWN_SEQUENCE
+    dedup.admit("j1")
+    commit(dedup, PositionIds("j1", 0, [1]))
+    dedup.retire("j1")
+    assert judge(dedup, PositionIds("j1", 0, [1])).outcome is Outcome.UNKNOWN_SEQUENCE
+
+
+def test_g1_collection_learns_the_broadcasts_sequencers_first_8() -> None:
+    """A zombie that states no watermark is told by its sequencer alone."""
+    dedup = Dedup(ALL_KEYS, "r1")
+    commit(dedup, OpaqueIds([X]), sender=weak(1))
+    dedup.advance("weak.1", 1_000, 0, [(ALL_KEYS, 2)])
+    assert dedup.seen_ids == 0
+    for known in (dedup, restored(dedup), Dedup.inherit(ALL_KEYS, "c", [dedup])):
+        assert judge(known, OpaqueIds([X]), sender=weak(1)).outcome is Outcome.REFUSED_SEQUENCER
+
+
+def test_g1_a_merged_receiver_keeps_the_higher_horizon_8() -> None:
+    left, right = Dedup(LEFT, "l"), Dedup(RIGHT, "r")
+    commit(left, OpaqueIds([X]), sender=weak(1, 5))
+    commit(right, OpaqueIds([Y]), b"z", weak(1, 5))
+    left.advance("weak.1", 1_000, 0, [(ALL_KEYS, 1)])
+    for parents in ([left, right], [right, left]):
+        child = Dedup.inherit(ALL_KEYS, "c", parents)
+        assert judge(child, OpaqueIds([X]), sender=weak(1, 5)).outcome is Outcome.SEND_AGAIN
+
+
+def test_g1_merged_receivers_take_the_larger_batch_floor_9() -> None:
+    left, right = Dedup(LEFT, "l"), Dedup(RIGHT, "r")
+    for batch in (4, 5):
+        commit(left, BatchIds("q", batch, [X]), sender=SPARK)
+    commit(right, BatchIds("q", 3, [Y]), b"z", SPARK)
+    for parents in ([left, right], [right, left]):
+        child = Dedup.inherit(ALL_KEYS, "c", parents)
+        assert list(judge(child, BatchIds("q", 4, [X]), sender=SPARK).duplicates) == [0]
+        assert judge(child, BatchIds("q", 6, [X]), sender=SPARK).all_fresh
+
+
+def test_g12_replayed_deltas_give_what_the_owner_knew_6_1_1() -> None:
+    owner = Dedup(ALL_KEYS, "r1")
+    successor = restored(owner)
+    owner.admit("j1")
+    for number in range(5):
+        successor.replay(commit(owner, PositionIds("j1", 10 * number, [10 * number, 10 * number + 3])))
+        successor.replay(commit(owner, OpaqueIds([bytes([number]) * 16]), sender=weak(1, number)))
+        successor.replay(commit(owner, BatchIds("q", number, [X, Y]), sender=SPARK))
+    owner.advance("weak.1", 11, 0, [(ALL_KEYS, 1)])
+    successor.replay(owner.take([]))
+    assert successor.seen_ids == owner.seen_ids
+    assert msgspec.msgpack.decode(successor.snapshot().blobs[0]) == msgspec.msgpack.decode(owner.snapshot().blobs[0])
+
+
+def test_injector_sequences_need_no_admission_until_the_injector_is_retired_8() -> None:
+    dedup = Dedup(ALL_KEYS, "r1")
+    injector = Sender("injector/in/p", 1, None, "injector/in")
+    delta = commit(dedup, PositionIds("in/p/0", 0, [7]), sender=injector)
+    successor = restored(Dedup(ALL_KEYS, "r1"))
+    successor.replay(delta)
+    for known in (dedup, successor):
+        known.retire_injector("injector/in/p")
+        assert known.seen_ids == 0
+        assert judge(known, PositionIds("in/p/0", 0, [7]), sender=injector).outcome is Outcome.REFUSED_SEQUENCER
+
+
+def test_a_record_is_not_taken_twice() -> None:
+    dedup = Dedup(ALL_KEYS, "r1")
+    verdict = judge(dedup, OpaqueIds([X]), sender=weak())
+    first, second = dedup.take([(verdict, None)]), dedup.take([(verdict, None)])
+    dedup.committed(first)
+    with pytest.raises(DedupError, match="taken twice"):
+        dedup.committed(second)
+
+
+def test_an_unsure_record_is_not_taken_before_it_is_resolved() -> None:
+    dedup = Dedup(ALL_KEYS, "r1", segment_ids=1)
+    commit(dedup, OpaqueIds([X]), sender=weak())
+    [sealed] = dedup.seal()
+    dedup.segment_stored(sealed.name)
+    verdict = judge(dedup, OpaqueIds([X]), sender=weak())
+    with pytest.raises(DedupError, match="not resolved"):
+        dedup.take([(verdict, [0])])
+    assert dedup.resolve(verdict, {sealed.name: sealed.ids}).duplicates == [0]
+
+
+def test_ids_of_another_format_or_length_are_refused() -> None:
+    with pytest.raises(DedupError, match="format 99"):
+        IdDelta.from_wire([99])
+    with pytest.raises(ValueError, match="no whole number"):
+        split_ids(b"x" * 17)
