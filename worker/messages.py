@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Delivery:
     """One batch of records of one stream for one interval; the lists are columns of equal length.
 

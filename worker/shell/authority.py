@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from typing import Final
 
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.core.keys import KeyInterval
+from millwheel.rpc.channel import RETRYABLE
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.watermarks import INJECTOR_PREFIX, AcceptRefusedError, WatermarkReport, is_injector
 from millwheel.store.contract import SequencerRefusedError
 from millwheel.worker.messages import Report
 
 __all__ = ["AuthorityLink"]
+
+log = logging.getLogger("millwheel.worker")
+
+_PASSING: Final = RETRYABLE | {FailureCode.DEADLINE_EXCEEDED, FailureCode.CANCELLED}
 
 
 class AuthorityLink:
@@ -39,11 +47,17 @@ class AuthorityLink:
             self.on_refused(report.computation, report.member)
 
     async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
-        """Have a sequencer accepted (G4); SequencerRefusedError if a larger one holds the keys."""
-        try:
-            return await self._client.accept(computation, keys, sequencer)
-        except AcceptRefusedError as error:
-            raise SequencerRefusedError(computation, sequencer, 0) from error
+        """Have a sequencer accepted (G4), however long the authority is away; SequencerRefusedError if a larger
+        one holds the keys, or the computation was removed."""
+        while True:
+            try:
+                return await self._client.accept(computation, keys, sequencer)
+            except AcceptRefusedError as error:
+                raise SequencerRefusedError(computation, sequencer, 0) from error
+            except RequestError as error:
+                if error.code not in _PASSING:
+                    raise
+                log.warning("%s %s waits for the authority: %s", computation, keys, error)
 
     def report(self, report: Report) -> None:
         """Report an interval's watermark."""

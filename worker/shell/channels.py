@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -12,6 +13,8 @@ from millwheel.worker.messages import Acknowledged, Deposed, Resend
 from millwheel.worker.shell.host import CoreHost
 
 __all__ = ["Channel", "LocalChannel", "answer"]
+
+log = logging.getLogger("millwheel.worker")
 
 _RESEND_FIRST: Final = 0.02
 _RESEND_LAST: Final = 1.0
@@ -69,4 +72,6 @@ def answer(
     elif outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER:
         host.post(Deposed(f"a receiver refused the sequencer: {message}"))
     else:
+        if outcome == DeliveryOutcome.DELIVERY_OUTCOME_INVALID:
+            log.warning("journal %s: a batch was refused as invalid, and is sent again: %s", host.journal, message)
         channel.later(token)

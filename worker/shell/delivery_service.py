@@ -9,6 +9,7 @@ from typing import Any
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer
 from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.owed import Owed
 from millwheel.worker.shell.wire import decode_delivery
 
 __all__ = ["DeliveryService"]
@@ -22,17 +23,17 @@ class _StreamChannel:
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[wire.DeliverResponse | None] = asyncio.Queue()
-        self._open: set[int] = set()
+        self._owed = Owed()
         self._ended = False
 
-    def taken(self, token: int) -> None:
+    def taken(self, token: int, records: int) -> None:
         """A batch has come: an answer is owed."""
-        self._open.add(token)
+        self._owed.add(token, records)
 
     def ended(self) -> None:
         """No more batches come."""
         self._ended = True
-        if not self._open:
+        if not self._owed:
             self.answers.put_nowait(None)
 
     def reply(
@@ -40,10 +41,8 @@ class _StreamChannel:
     ) -> None:
         """Send the answer for the batch ``token``."""
         self.answers.put_nowait(wire.DeliverResponse(token=token, outcome=outcome, indexes=remaining, message=message))
-        if outcome != wire.DELIVERY_OUTCOME_ACKED or not remaining:
-            self._open.discard(token)
-            if self._ended and not self._open:
-                self.answers.put_nowait(None)
+        if self._owed.answered(token, outcome, remaining) and self._ended and not self._owed:
+            self.answers.put_nowait(None)
 
 
 class DeliveryService(DeliveryServiceServicer):
@@ -63,6 +62,7 @@ class DeliveryService(DeliveryServiceServicer):
                 yield response
         finally:
             reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
 
     async def _read(self, requests: AsyncIterator[wire.DeliverRequest], channel: _StreamChannel) -> None:
         try:
@@ -72,7 +72,7 @@ class DeliveryService(DeliveryServiceServicer):
             channel.ended()
 
     def _take(self, request: wire.DeliverRequest, channel: _StreamChannel) -> None:
-        channel.taken(request.token)
+        channel.taken(request.token, len(request.keys))
         host = self._find(request.journal)
         if host is None:
             message = f"this worker does not own journal {request.journal!r}"

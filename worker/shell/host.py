@@ -11,7 +11,10 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
+from weakref import WeakSet
 
+from millwheel.coordination.contract import CoordinatorUnavailableError
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import (
     Append,
     CorruptValueError,
@@ -32,6 +35,7 @@ from millwheel.worker.messages import (
     CheckSequence,
     DeleteEntries,
     DeleteParts,
+    Delivery,
     Deposed,
     FenceJournal,
     FlushStates,
@@ -59,7 +63,9 @@ log = logging.getLogger("millwheel.worker")
 
 _RETRY_FIRST: Final = 0.02
 _RETRY_LAST: Final = 2.0
-"""Seconds between repetitions of a store call whose outcome is unknown, doubled each time, with jitter."""
+"""Seconds between repetitions of a call whose outcome is unknown, doubled each time, with jitter."""
+
+_NOT_OWNER: Final = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 
 
 class ServedCore(Protocol):
@@ -90,7 +96,11 @@ class Peers(Protocol):
 
 
 class CoreHost:
-    """One core in this process. ``post`` is the way in for everybody."""
+    """One core in this process. ``post`` is the way in for everybody.
+
+    Every delivery that is posted is answered: by the core, or, once the host is closed, by NOT_OWNER. ``fault`` says
+    which internal error the core was given up for, if it was: then the interval has no successor yet.
+    """
 
     def __init__(
         self,
@@ -111,6 +121,9 @@ class CoreHost:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: int | None = None
         self._closed = False
+        self._deliveries: WeakSet[Delivery] = WeakSet()
+        """Those that somebody here still holds: all that are not answered, and perhaps others."""
+        self.fault = ""
         self._performers: dict[type, Callable[[Any], None]] = {
             AppendEntry: lambda i: self._spawn(self._append(i)),
             Acknowledge: self._acknowledge,
@@ -132,36 +145,57 @@ class CoreHost:
 
     def start(self) -> None:
         """Set the core on its way."""
-        self._perform(self.core.start())
+        self._guarded(self.core.start)
 
     def post(self, event: Any) -> None:
         """Have the core handle ``event`` after everything posted before."""
+        if type(event) is Delivery:
+            if self._closed:
+                _refuse(event)
+                return
+            self._deliveries.add(event)
         if not self._closed:
             self._queue.post(self._handle, event)
 
     async def close(self) -> None:
         """Stop driving the core: as if the process had ended, for this interval."""
-        self._closed = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._shut()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _shut(self) -> None:
+        """Handle nothing more. Senders are told to send again, to whoever owns the interval then."""
+        self._closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        for delivery in list(self._deliveries):
+            _refuse(delivery)
+        self._deliveries.clear()
+
     def _handle(self, event: Any) -> None:
         if self._closed:
             return
-        try:
-            instructions = self.core.handle(event, wall_now())
-        except Exception as error:
-            # A core that contradicts itself must not go on: its successor starts from the journal.
-            log.exception("journal %s: the interval is given up after an internal error", self.journal)
-            self._closed = True
-            self._peers.lost(self, f"internal error: {error!r}")
-            return
-        self._perform(instructions)
-        if type(event) in (Deposed, OpenFailed):
+        self._guarded(lambda: self.core.handle(event, wall_now()))
+        if type(event) in (Deposed, OpenFailed) and not self._closed:
+            self._shut()
             self._peers.lost(self, event.reason)
+
+    def _guarded(self, step: Callable[[], Sequence[Any]]) -> None:
+        """Take a step. A core that contradicts itself must not go on: its successor starts from the journal."""
+        try:
+            self._perform(step())
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        if self._closed:
+            return
+        log.error("journal %s: the interval is given up after an internal error", self.journal, exc_info=error)
+        self.fault = f"internal error: {type(error).__name__}: {error}"
+        self._shut()
+        self._peers.lost(self, self.fault)
 
     def _perform(self, instructions: Sequence[Any]) -> None:
         performers = self._performers
@@ -193,9 +227,14 @@ class CoreHost:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("journal %s: the interval is given up: %s", self.journal, error, exc_info=error)
-            self.post(Deposed(f"{type(error).__name__}: {error}"))
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, StoreError):
+            # Another owner would meet the same.
+            log.error("journal %s: the interval is given up: %s", self.journal, error)
+            self.post(Deposed(str(error)))
+        else:
+            self._failed(error)
 
     def _acknowledge(self, instruction: Acknowledge) -> None:
         delivery = instruction.delivery
@@ -212,8 +251,8 @@ class CoreHost:
         while True:
             try:
                 return await call()
-            except StoreUnavailableError as error:
-                log.warning("journal %s: the store is unavailable, trying again: %s", self.journal, error)
+            except (StoreUnavailableError, CoordinatorUnavailableError) as error:
+                log.warning("journal %s: trying again: %s", self.journal, error)
                 await asyncio.sleep(delay * random.uniform(0.5, 1.5))
                 delay = min(delay * 2, _RETRY_LAST)
 
@@ -232,7 +271,9 @@ class CoreHost:
 
     async def _accept(self, request: AcceptSequencer) -> None:
         try:
-            self.post(Accepted(await self._peers.accept(request)))
+            watermark = await self._peers.accept(request)
+            log.info("interval %s: serves, sequencer %d", self.journal, request.sequencer)
+            self.post(Accepted(watermark))
         except SequencerRefusedError as error:
             self.post(Deposed(str(error)))
 
@@ -290,7 +331,8 @@ class CoreHost:
     # Others.
 
     async def _check_sequence(self, check: CheckSequence) -> None:
-        self.post(SequenceChecked(check.sequence, await self._peers.sequence_lives(check.sequence)))
+        lives = await self._until_certain(lambda: self._peers.sequence_lives(check.sequence))
+        self.post(SequenceChecked(check.sequence, lives))
 
     async def _run_hook(self, hook: AsyncHook) -> None:
         error: BaseException | None = None
@@ -303,3 +345,8 @@ class CoreHost:
         except Exception as raised:
             error = raised
         self.post(HookFinished(hook.hook, error))
+
+
+def _refuse(delivery: Delivery) -> None:
+    if delivery.channel is not None:
+        delivery.channel.reply(delivery.token, _NOT_OWNER, (), f"{delivery.journal} was let go of here")

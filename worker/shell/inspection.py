@@ -12,7 +12,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceServicer
 from millwheel.store.contract import StateStore
-from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval import IntervalCore, Phase
 
 __all__ = ["InspectionService", "status_of"]
 
@@ -22,12 +22,16 @@ class InspectionService(InspectionServiceServicer):
 
     def __init__(
         self,
-        locate: Callable[[str, bytes], IntervalCore | None],
-        by_journal: Callable[[str], IntervalCore | None],
+        locate: Callable[[str, bytes], str],
+        core_of: Callable[[str], IntervalCore | None],
+        absence: Callable[[str], str],
         store: StateStore,
     ) -> None:
+        """``locate``: the journal that holds a key of a computation; ``core_of``: the core of a journal, if it runs
+        here; ``absence``: why an interval that ought to run here does not."""
         self._locate = locate
-        self._by_journal = by_journal
+        self._core_of = core_of
+        self._absence = absence
         self._store = store
 
     async def InspectKey(self, request: wire.InspectKeyRequest, context: Any) -> wire.InspectKeyResponse:
@@ -41,9 +45,8 @@ class InspectionService(InspectionServiceServicer):
         return await answering(context, lambda: self._status(request))
 
     async def _inspect(self, request: wire.InspectKeyRequest) -> wire.InspectKeyResponse:
-        core = self._locate(request.computation, request.key)
-        if core is None:
-            raise _not_owned(f"an interval of {request.computation!r} with key {request.key!r}")
+        journal = self._locate(request.computation, request.key)
+        core = self._core(journal, f"an interval of {request.computation!r} with key {request.key!r}")
         state = core.state
         response = wire.InspectKeyResponse(journal=state.config.journal, commit=state.committed)
         encoded = await self._encoded_state(core, request.key)
@@ -73,10 +76,15 @@ class InspectionService(InspectionServiceServicer):
         return row.blob if row is not None else b""
 
     async def _status(self, request: wire.GetIntervalStatusRequest) -> wire.GetIntervalStatusResponse:
-        core = self._by_journal(request.journal)
-        if core is None:
-            raise _not_owned(f"journal {request.journal!r}")
-        return status_of(core)
+        return status_of(self._core(request.journal, f"journal {request.journal!r}"))
+
+    def _core(self, journal: str, what: str) -> IntervalCore:
+        """The core that serves ``journal``; RequestError says why there is none."""
+        core = self._core_of(journal)
+        if core is not None and core.phase is Phase.SERVING:
+            return core
+        why = f"it is {core.phase.value}" if core is not None else self._absence(journal)
+        raise _not_serving(what, why) if why else _not_owned(what)
 
 
 def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
@@ -121,4 +129,13 @@ def _not_owned(what: str) -> RequestError:
         f"this worker does not own {what}",
         "ask the owner that the interval map names; it may have just moved",
         reason="NOT_OWNER",
+    )
+
+
+def _not_serving(what: str, why: str) -> RequestError:
+    return RequestError(
+        FailureCode.UNAVAILABLE,
+        f"this worker owns {what}, but does not serve it: {why}",
+        "try again if it is being opened; else look at the worker's log",
+        reason="NOT_SERVING",
     )

@@ -14,6 +14,7 @@ from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceStub
 from millwheel.worker.messages import Delivery
 from millwheel.worker.shell.channels import LocalChannel
+from millwheel.worker.shell.owed import Owed
 from millwheel.worker.shell.wire import encode_delivery
 
 __all__ = ["PeerConnection"]
@@ -33,7 +34,8 @@ class PeerConnection:
         self.address = address
         self._open_channel = open_channel
         self._queue: asyncio.Queue[wire.DeliverRequest] = asyncio.Queue(_QUEUE)
-        self._open: dict[int, tuple[LocalChannel, int]] = {}
+        self._senders: dict[int, tuple[LocalChannel, int]] = {}
+        self._owed = Owed()
         self._next = 1
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -46,7 +48,8 @@ class PeerConnection:
         except asyncio.QueueFull:
             channel.later(delivery.token)
             return
-        self._open[token] = (channel, delivery.token)
+        self._senders[token] = (channel, delivery.token)
+        self._owed.add(token, len(delivery.keys))
 
     async def close(self) -> None:
         """End the connection; nothing of it is answered any more."""
@@ -64,6 +67,8 @@ class PeerConnection:
                         self._answer(response)
             except grpc.aio.AioRpcError as error:
                 log.info("deliveries to %s: %s; connecting again", self.address, error.details())
+            except Exception:
+                log.exception("deliveries to %s failed; connecting again", self.address)
             self._fail_open()
             await asyncio.sleep(delay * random.uniform(0.5, 1.5))
             delay = min(delay * 2, _RECONNECT_LAST)
@@ -73,18 +78,19 @@ class PeerConnection:
             yield await self._queue.get()
 
     def _answer(self, response: wire.DeliverResponse) -> None:
-        known = self._open.get(response.token)
+        known = self._senders.get(response.token)
         if known is None:
             return
         channel, token = known
-        if response.outcome != wire.DELIVERY_OUTCOME_ACKED or not response.indexes:
-            del self._open[response.token]
+        if self._owed.answered(response.token, response.outcome, response.indexes):
+            del self._senders[response.token]
         channel.reply(token, response.outcome, response.indexes, response.message)
 
     def _fail_open(self) -> None:
         """The stream broke: whatever was not answered is sent again, with the same ids and bytes."""
         while not self._queue.empty():
             self._queue.get_nowait()
-        for channel, token in self._open.values():
+        for channel, token in self._senders.values():
             channel.later(token)
-        self._open.clear()
+        self._senders.clear()
+        self._owed.clear()

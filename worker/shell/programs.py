@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from millwheel.core.catalog import Consumer
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.compiled import CompiledComputation, compile_computation, consumers_of
+from millwheel.sdk.errors import MillwheelError
 from millwheel.sdk.keys import mapping_extractor
 from millwheel.sdk.package import load_topology
 from millwheel.sdk.topology import Topology
 
 __all__ = ["Programs"]
+
+log = logging.getLogger("millwheel.worker")
 
 
 class Programs:
@@ -23,7 +27,29 @@ class Programs:
         self._directory = directory
         self._fetch = fetch
         self._loaded: dict[tuple[str, str], Topology] = {}
+        self._failures: dict[tuple[str, str], str] = {}
         self._lock = asyncio.Lock()
+
+    async def load_all(self, specs: Iterable[topology.TopologySpec]) -> bool:
+        """Load what is missing; False if something still is. A package that fails does not keep others waiting."""
+        wanted = {(spec.code.digest, spec.code.entry_point): spec for spec in specs}
+        self._failures = {place: why for place, why in self._failures.items() if place in wanted}
+        for place, spec in wanted.items():
+            if place in self._loaded:
+                continue
+            try:
+                await self.load(spec.code)
+                self._failures.pop(place, None)
+            except (MillwheelError, OSError) as error:
+                told = self._failures.get(place)
+                self._failures[place] = f"the code of topology {spec.name!r} cannot be loaded: {error}"
+                if told != self._failures[place]:
+                    log.error("%s", self._failures[place])
+        return wanted.keys() <= self._loaded.keys()
+
+    def failure(self, code: topology.CodeReference) -> str:
+        """Why a package could not be loaded; empty if it was, or was not tried yet."""
+        return self._failures.get((code.digest, code.entry_point), "")
 
     async def load(self, code: topology.CodeReference) -> Topology:
         """The topology object of a package; PackageError says why it cannot be had."""

@@ -22,7 +22,11 @@ _RENEWALS: Final = 3
 
 
 class Registration:
-    """Keeps a worker registered. ``lapsed`` is called when the lease has ended: every interval is lost then."""
+    """Keeps a worker registered.
+
+    ``lapsed`` is called when the lease has ended, or is given up: every interval is lost then, and comes back, if it
+    does, under a fresh sequencer.
+    """
 
     def __init__(
         self,
@@ -40,6 +44,7 @@ class Registration:
             endpoint=Endpoint(worker_id=worker_id, address=address), started_at_us=wall_now()
         )
         self._task: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
 
     async def start(self) -> None:
         """Register, and stay so."""
@@ -56,9 +61,9 @@ class Registration:
         except CoordinatorError as error:
             log.info("the lease was left to end by itself: %s", error)
 
-    async def renew_from_scratch(self) -> None:
+    def renew_from_scratch(self) -> None:
         """Give up every interval, and come back for fresh sequencers: after an error that only a takeover mends."""
-        await self._coordinator.revoke_lease(self._lease)
+        self._wanted.set()
 
     async def _register(self) -> None:
         self._lease = await self._coordinator.grant_lease(self._ttl)
@@ -67,20 +72,33 @@ class Registration:
 
     async def _stay(self) -> None:
         while True:
-            await asyncio.sleep(self._ttl / _RENEWALS)
             try:
-                await self._coordinator.keep_alive(self._lease)
-            except LeaseExpiredError:
-                log.error("the lease has ended: this worker gives up its intervals and registers anew")
-                await self._lapsed()
-                await self._register_again()
-            except CoordinatorError as error:
-                log.warning("the lease could not be renewed, trying again: %s", error)
+                await asyncio.wait_for(self._wanted.wait(), self._ttl / _RENEWALS)
+                log.warning("this worker gives up its intervals, and registers anew")
+            except TimeoutError:
+                if await self._renewed():
+                    continue
+            await self._lapsed()
+            await self._until_done(lambda: self._coordinator.revoke_lease(self._lease))
+            # What went wrong before this moment is mended by what follows.
+            self._wanted.clear()
+            await self._until_done(self._register)
 
-    async def _register_again(self) -> None:
+    async def _renewed(self) -> bool:
+        """Renew the lease; False if it has ended."""
+        try:
+            await self._coordinator.keep_alive(self._lease)
+        except LeaseExpiredError:
+            log.error("the lease has ended: this worker gives up its intervals, and registers anew")
+            return False
+        except CoordinatorError as error:
+            log.warning("the lease could not be renewed, trying again: %s", error)
+        return True
+
+    async def _until_done(self, step: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                await self._register()
+                await step()
                 return
             except CoordinatorError as error:
                 log.warning("registering failed, trying again: %s", error)

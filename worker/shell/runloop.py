@@ -7,12 +7,15 @@ and gives every core its turn.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 __all__ = ["RunQueue", "wall_now"]
+
+log = logging.getLogger("millwheel.worker")
 
 _TURN_SECONDS: Final = 0.005
 """How long the queue runs before sockets and timers get their turn."""
@@ -24,7 +27,7 @@ def wall_now() -> int:
 
 
 class RunQueue:
-    """A first-in, first-out queue of calls on the event loop."""
+    """A first-in, first-out queue of calls on the event loop. A call that raises is logged, and the next one runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -43,7 +46,10 @@ class RunQueue:
         deadline = time.monotonic() + _TURN_SECONDS
         while calls:
             call, argument = calls.popleft()
-            call(argument)
+            try:
+                call(argument)
+            except Exception:
+                log.exception("a call of the run queue failed")
             if time.monotonic() > deadline:
                 break
         if calls:

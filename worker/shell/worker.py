@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 
@@ -31,17 +32,21 @@ from millwheel.worker.shell.delivery_service import DeliveryService
 from millwheel.worker.shell.follower import follow
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.inspection import InspectionService
+from millwheel.worker.shell.mending import Mending
 from millwheel.worker.shell.peers import PeerConnection
 from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.registration import Registration
 from millwheel.worker.shell.routing import Routing
 from millwheel.worker.shell.runloop import RunQueue
+from millwheel.worker.shell.watching import SenderWatch, Watermarks
 
 __all__ = ["Authority", "Worker", "WorkerSettings"]
 
 log = logging.getLogger("millwheel.worker")
 
-Watermarks = Mapping[str, tuple[int, Sequence[tuple[KeyInterval | str, int]]]]
+_AGAIN_FIRST: Final = 0.25
+_AGAIN_LAST: Final = 30.0
+"""Seconds until the catalog is gone through again after something in it could not be done, doubled each time."""
 
 
 class Authority(Protocol):
@@ -111,12 +116,15 @@ class Worker:
         self.logs = LogService(self._find_log)
         self.queue = RunQueue(asyncio.get_running_loop())
         self.hosted: dict[str, _Hosted] = {}
-        self._watermarks: dict[str, int] = {}
-        self._watched: frozenset[str] = frozenset()
-        self._watching: asyncio.Task[None] | None = None
+        self._watch = SenderWatch(authority.watch, self._tell)
         self._peers: dict[str, PeerConnection] = {}
         self._following: asyncio.Task[None] | None = None
-        self._given_up: set[tuple[str, int]] = set()
+        self._reconciling = asyncio.Lock()
+        self._again: asyncio.TimerHandle | None = None
+        self._again_after = _AGAIN_FIRST
+        self._given_up: dict[tuple[str, int], str] = {}
+        """Why, by journal and sequencer: under that sequencer the interval is not opened again."""
+        self._mending = Mending()
         self._known_consumers: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
         self._registration = Registration(
@@ -129,7 +137,7 @@ class Worker:
         """Serve deliveries, subscriptions and inspection on ``server``."""
         add_DeliveryServiceServicer_to_server(DeliveryService(self.find), server)
         add_SubscriptionServiceServicer_to_server(self.logs, server)
-        inspection = InspectionService(self._core_of_key, self.core_of, self.store)
+        inspection = InspectionService(self._journal_of_key, self.core_of, self._absence, self.store)
         add_InspectionServiceServicer_to_server(inspection, server)
 
     async def start(self) -> None:
@@ -139,10 +147,13 @@ class Worker:
 
     async def close(self) -> None:
         """Give everything up: intervals, connections, the registration."""
-        for task in (self._following, self._watching):
+        if self._again is not None:
+            self._again.cancel()
+        for task in (self._following, *self._tasks):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+        await self._watch.close()
         await self._drop_all()
         await asyncio.gather(*(peer.close() for peer in self._peers.values()))
         await self._registration.close()
@@ -162,9 +173,19 @@ class Worker:
         core = None if hosted is None else hosted.built.core
         return core if isinstance(core, IntervalCore) else None
 
-    def _core_of_key(self, incarnation: str, key: bytes) -> IntervalCore | None:
+    def _journal_of_key(self, incarnation: str, key: bytes) -> str:
         interval = self.catalog.locate(incarnation, key)
-        return None if interval is None else self.core_of(interval.journal)
+        return "" if interval is None else interval.journal
+
+    def _absence(self, journal: str) -> str:
+        """Why an interval that is assigned to this worker does not run here; empty if it is not assigned to it."""
+        worker_id = self.settings.worker_id
+        for one in self.catalog.owned_by(worker_id, self.catalog.registration(worker_id)):
+            if one.interval.journal == journal:
+                found = self.catalog.computation(one.incarnation)
+                failure = self.programs.failure(found[0].spec.code) if found is not None else ""
+                return failure or self._given_up.get((journal, one.interval.sequencer), "it is being opened")
+        return ""
 
     def interval_cores(self) -> Iterator[tuple[str, str, IntervalCore]]:
         """(topology, computation, core) of every interval that this process runs, for metrics."""
@@ -183,13 +204,31 @@ class Worker:
     async def _follow(self) -> None:
         async with aclosing(follow(self.coordinator, self.catalog)) as changes:  # type: ignore[type-var]
             async for _ in changes:
-                try:
-                    await self._reconcile()
-                except Exception:
-                    log.exception("following the catalog failed; the next change of it is the next attempt")
+                await self._catch_up()
 
-    async def _reconcile(self) -> None:
-        """Run exactly what the catalog says this worker owns, and route by what it says of consumers."""
+    async def _catch_up(self) -> None:
+        """Go through the catalog; where something cannot be done, again after a while, or at its next change."""
+        async with self._reconciling:
+            try:
+                done = await self._reconcile()
+            except Exception:
+                log.exception("the catalog could not be followed; trying again")
+                done = False
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if done:
+            self._again_after = _AGAIN_FIRST
+            return
+        delay = self._again_after * random.uniform(0.5, 1.5)
+        self._again_after = min(_AGAIN_LAST, self._again_after * 2)
+        self._again = asyncio.get_running_loop().call_later(delay, lambda: self._background(self._catch_up()))
+
+    async def _reconcile(self) -> bool:
+        """Run exactly what the catalog says this worker owns, and route by what it says of consumers.
+
+        False if code is missing: what needs it is not run yet.
+        """
         worker_id = self.settings.worker_id
         owned = {
             one.interval.journal: one for one in self.catalog.owned_by(worker_id, self.catalog.registration(worker_id))
@@ -197,22 +236,28 @@ class Worker:
         for journal, hosted in list(self.hosted.items()):
             if journal not in owned or owned[journal].interval.sequencer != hosted.sequencer:
                 await self._stop(journal)
-        await self._load_code()
+        complete = await self.programs.load_all(record.spec for _, record in self.catalog.live_topologies())
         self.routing.refresh()
+        self._given_up = {
+            (journal, sequencer): why
+            for (journal, sequencer), why in self._given_up.items()
+            if journal in owned and owned[journal].interval.sequencer == sequencer
+        }
         for journal, one in owned.items():
             if journal not in self.hosted and (journal, one.interval.sequencer) not in self._given_up:
                 self._start(one)
         self._tell_hosts()
-        self._watch_senders()
+        self._watch.follow(
+            frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values()))
+        )
+        await self._close_peers()
+        return complete
 
-    async def _load_code(self) -> None:
-        """Every live package is needed: for the computations that run here, and for the keys that consumers extract."""
-        for name, record in self.catalog.live_topologies():
-            if not self.programs.has(record.spec.code):
-                try:
-                    await self.programs.load(record.spec.code)
-                except Exception as error:
-                    log.exception("topology %r: its code cannot be loaded: %s", name, error)
+    async def _close_peers(self) -> None:
+        """Close the connections to workers that own nothing any more."""
+        owners = {one.owner.address for table in self.catalog.tables.values() for one in table.record.intervals}
+        for address in self._peers.keys() - owners:
+            await self._peers.pop(address).close()
 
     def _start(self, owned: OwnedInterval) -> None:
         built = self._builder.build(owned)
@@ -224,7 +269,7 @@ class Worker:
         self.hosted[interval.journal] = _Hosted(host, owned, built, LocalChannel(host))
         log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)
         host.start()
-        host.post(SenderWatermarks(dict(self._watermarks)))
+        host.post(self._watch.known())
 
     async def _stop(self, journal: str) -> None:
         hosted = self.hosted.pop(journal)
@@ -232,42 +277,23 @@ class Worker:
         await self._release(hosted)
 
     async def _release(self, hosted: _Hosted) -> None:
+        self._forget(hosted)
+        await hosted.host.close()
+
+    def _forget(self, hosted: _Hosted) -> None:
+        """Whatever must be gone before a successor is opened here."""
         self.routing.release(hosted.built.bindings)
         self.authority.forget(hosted.owned.incarnation, hosted.built.core.keys)
         if hosted.built.log_of:
             self.logs.dropped(hosted.built.log_of)
-        await hosted.host.close()
 
-    # Watermarks.
+    def _tell(self, watermarks: SenderWatermarks) -> None:
+        for hosted in self.hosted.values():
+            hosted.host.post(watermarks)
 
     def _tell_hosts(self) -> None:
-        gone = self._gone(self.catalog.tables.keys())
         for hosted in self.hosted.values():
-            hosted.host.post(CatalogChanged(self._builder.senders(hosted.built.inputs), gone))
-
-    def _gone(self, alive: Iterable[str]) -> frozenset[str]:
-        known = frozenset(alive)
-        gone = frozenset(self._known_consumers - known)
-        self._known_consumers = self._known_consumers | known
-        return gone
-
-    def _watch_senders(self) -> None:
-        wanted = frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values()))
-        if wanted == self._watched:
-            return
-        self._watched = wanted
-        if self._watching is not None:
-            self._watching.cancel()
-        self._watching = asyncio.get_running_loop().create_task(self._watch(wanted)) if wanted else None
-
-    async def _watch(self, senders: frozenset[str]) -> None:
-        async with aclosing(self.authority.watch(sorted(senders))) as values:  # type: ignore[type-var]
-            async for value in values:
-                watermarks = {name: watermark for name, (watermark, _) in value.items()}
-                self._watermarks.update(watermarks)
-                event = SenderWatermarks(watermarks, {name: sequencers for name, (_, sequencers) in value.items()})
-                for hosted in self.hosted.values():
-                    hosted.host.post(event)
+            hosted.host.post(CatalogChanged(self._builder.senders(hosted.built.inputs)))
 
     # What hosts need (Peers).
 
@@ -281,6 +307,12 @@ class Worker:
         if local is not None:
             delivery.channel = sender.channel
             local.host.post(delivery)
+            return
+        if self.catalog.interval_map(delivery.consumer) is None:
+            # Productions are routed by the catalog as it was when they were made, or by an older owner's, which this
+            # one is not behind: a consumer that is not there is no more, and will not be again.
+            senders = self._builder.senders(sender.built.inputs)
+            host.post(CatalogChanged(senders, frozenset({delivery.consumer})))
             return
         address = self._address_of(delivery.consumer, delivery.journal)
         if not address:
@@ -321,13 +353,26 @@ class Worker:
         return any(interval.journal == sequence for interval in record.intervals)
 
     def lost(self, host: CoreHost, reason: str) -> None:
-        """The core let go of its interval. A successor has it already, or the master will hear that it has no owner."""
+        """The core let go of its interval. A successor has it already, or it is given back for a fresh sequencer."""
         hosted = self.hosted.get(host.journal)
         log.error("interval %s: lost: %s", host.journal, reason)
-        if hosted is not None and hosted.host is host:
-            self._given_up.add((host.journal, hosted.sequencer))
-            del self.hosted[host.journal]
-            self._background(self._release(hosted))
+        if hosted is None or hosted.host is not host:
+            return
+        self._given_up[host.journal, hosted.sequencer] = reason
+        del self.hosted[host.journal]
+        self._forget(hosted)
+        self._background(host.close())
+        if host.fault:
+            self._mend(host.journal)
+
+    def _mend(self, journal: str) -> None:
+        loop = asyncio.get_running_loop()
+        delay = self._mending.fault(journal, loop.time())
+        if delay is None:
+            log.error("interval %s: too many errors in succession: it stays down until this worker restarts", journal)
+        else:
+            log.warning("interval %s: is to be taken up again in %.0f s", journal, delay)
+            loop.call_later(delay, self._registration.renew_from_scratch)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

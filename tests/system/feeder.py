@@ -1,0 +1,184 @@
+"""An injector process in the raw: positions, marks, resending and watermarks by the wire's rules alone (section 5.2).
+
+Independent of the client library, so that a mistake there cannot hide one in the server. Run as
+``python -m tests.system.feeder ADDRESS SEED PLACE RATE``: it injects the records of a load, until the file
+``PLACE/stop`` appears; then it says by ``PLACE/count`` how many there were, and goes on until it is killed.
+A process that was killed and runs again begins with what ``PLACE/acked`` says was ACKed, and ends no sooner than
+``PLACE/taken``, which the one before may have sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from itertools import islice
+from pathlib import Path
+
+import grpc
+import msgspec
+
+from millwheel.client.control import ControlClient
+from millwheel.client.watermarks import WatermarkClient
+from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.rpc.channel import open_channel
+from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.rpc.v1 import delivery_pb2_grpc
+from millwheel.rpc.watermarks import WatermarkReport
+from tests.system.counting import Load
+
+BATCH = 20
+WINDOW = 2_000
+STREAM, PROCESS = "events", "feeder"
+Row = tuple[int, bytes, bytes, int]
+
+
+class Feeder:
+    """Sends rows (position, key, value, timestamp) until each is ACKed."""
+
+    def __init__(self, load: Load, address: str, place: Path, rate: float) -> None:
+        self.load, self.address, self.place, self.rate = load, address, place, rate
+        kept = place / "acked"
+        self.base = int(kept.read_text()) if kept.exists() else 0
+        """Every record below this position is ACKed."""
+        taken = place / "taken"
+        self.taken = int(taken.read_text()) if taken.exists() else 0
+        """Records below this position may have been sent by a process before this one."""
+        self.next = self.base
+        self.rows = islice(load.records(), self.base, None)
+        self.open: dict[int, Row] = {}
+        self.flights: dict[int, dict[int, int]] = {}
+        self.to_send: list[int] = []
+        self.again: set[int] = set()
+        self.tokens = 0
+        self.count: int | None = None
+        self.wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Send for ever."""
+        async with ControlClient(self.address, patience=60.0) as control:
+            opened = await control.open_injector(STREAM, PROCESS)
+            self.sequencer = opened.sequencer
+            found = await control.get_topology("counting")
+            incarnation = found.topology.incarnations["counter"]
+            self.consumer = incarnation
+            record = next(one for one in found.interval_maps if one.computation == "counter")
+            self.intervals = list(record.intervals)
+        async with WatermarkClient(self.address, on_refused=_refused) as watermarks:
+            await watermarks.accept(f"injector/{STREAM}", PROCESS, self.sequencer)
+            self.watermarks = watermarks
+            producing = asyncio.create_task(self._produce())
+            await asyncio.wait([producing, asyncio.create_task(self._deliver())], return_when=asyncio.FIRST_EXCEPTION)
+            producing.result()
+
+    async def _produce(self) -> None:
+        """Take up records at their rate."""
+        while self.count is None:
+            await asyncio.sleep(BATCH / self.rate)
+            if len(self.open) < WINDOW:
+                self.taken = max(self.taken, self.next + BATCH)
+                _write(self.place / "taken", str(self.taken))
+                for event, timestamp in islice(self.rows, BATCH):
+                    value = msgspec.msgpack.encode(event)
+                    self.open[self.next] = (self.next, event.key.encode(), value, timestamp)
+                    self.to_send.append(self.next)
+                    self.next += 1
+                self.wake.set()
+            if self.next >= self.taken and (self.place / "stop").exists():
+                self.count = self.next
+                _write(self.place / "count", str(self.count))
+                self._publish()
+        await asyncio.Event().wait()
+
+    async def _deliver(self) -> None:
+        """Keep a stream open; whatever it had not ACKed when it broke is sent again on the next."""
+        while True:
+            self.to_send = sorted(self.open)
+            self.flights.clear()
+            try:
+                async with open_channel(self.address) as channel:
+                    call = delivery_pb2_grpc.DeliveryServiceStub(channel).Deliver(self._requests())
+                    async for response in call:
+                        self._answered(response)
+            except grpc.aio.AioRpcError:
+                pass  # the server was killed: to the next attempt
+            await asyncio.sleep(0.02)
+
+    async def _requests(self) -> AsyncIterator[wire.DeliverRequest]:
+        while True:
+            positions, self.to_send = self.to_send[:BATCH], self.to_send[BATCH:]
+            for interval in self.intervals:
+                rows = [self.open[at] for at in positions if at in self.open and _has(interval.keys, self.open[at][1])]
+                if rows:
+                    yield self._request(interval.journal, rows)
+            if not self.to_send:
+                self.wake.clear()
+                await self.wake.wait()
+
+    def _request(self, journal: str, rows: list[Row]) -> wire.DeliverRequest:
+        self.tokens += 1
+        self.flights[self.tokens] = {index: row[0] for index, row in enumerate(rows)}
+        request = wire.DeliverRequest(
+            token=self.tokens,
+            consumer=self.consumer,
+            journal=journal,
+            stream=STREAM,
+            sender=wire.Sender(
+                origin=f"injector/{STREAM}/{PROCESS}", sequencer=self.sequencer, computation=f"injector/{STREAM}"
+            ),
+            keys=[row[1] for row in rows],
+            values=[row[2] for row in rows],
+            timestamps_us=[row[3] for row in rows],
+        )
+        request.positions.sequence = f"{STREAM}/{PROCESS}/0"
+        request.positions.mark = self.base
+        request.positions.positions.extend(row[0] for row in rows)
+        return request
+
+    def _answered(self, response: wire.DeliverResponse) -> None:
+        flight = self.flights.get(response.token, {})
+        if response.outcome == wire.DELIVERY_OUTCOME_ACKED:
+            remaining = set(response.indexes)
+            for index in [index for index in flight if index not in remaining]:
+                self.open.pop(flight.pop(index), None)
+            self.base = min(self.open, default=self.next)
+            self._publish()
+            return
+        assert response.outcome in (wire.DELIVERY_OUTCOME_REFUSED_FULL, wire.DELIVERY_OUTCOME_NOT_OWNER), response
+        again = [flight.pop(index) for index in (response.indexes or sorted(flight)) if index in flight]
+        if not self.again:
+            asyncio.get_running_loop().call_later(0.02, self._send_again)
+        self.again.update(again)
+
+    def _send_again(self) -> None:
+        again, self.again = self.again, set()
+        self.to_send = sorted({*self.to_send, *again} & self.open.keys())
+        self.wake.set()
+
+    def _publish(self) -> None:
+        """What is ACKed may be forgotten here, and holds the low watermark no more."""
+        _write(self.place / "acked", str(self.base))
+        low = self.base * self.load.spacing
+        if self.count is not None and self.base == self.count:
+            low = MAX_TIMESTAMP
+        self.watermarks.report(WatermarkReport(f"injector/{STREAM}", PROCESS, self.sequencer, low))
+
+
+def _has(keys: object, key: bytes) -> bool:
+    start, end = keys.start, keys.end if keys.HasField("end") else None  # type: ignore[attr-defined]
+    return bool(start <= key and (end is None or key < end))
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def _refused(report: WatermarkReport) -> None:
+    print(f"a report was refused: {report}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    _, address, seed, place, rate = sys.argv
+    asyncio.run(Feeder(Load(int(seed)), address, Path(place), float(rate)).run())

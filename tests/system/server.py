@@ -1,0 +1,142 @@
+"""A development server in a process of its own, for tests that kill it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ROOT", "Finished", "Server", "free_port", "run_cli"]
+
+ROOT = Path(__file__).parents[2]
+_MAIN = "from millwheel.cli.main import main; main()"
+
+
+def free_port() -> int:
+    """A port that nobody has just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def _environment(address: str = "") -> dict[str, str]:
+    return {**os.environ, "MILLWHEEL_ADDRESS": address, "NO_COLOR": "1", "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
+
+
+async def run_cli(address: str, *arguments: str, timeout: float = 30.0) -> Finished:
+    """Run a ``millwheel`` command to its end; no command ever shows a traceback."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        _MAIN,
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=_environment(address),
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), timeout)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    finished = Finished(process.returncode or 0, out.decode(), err.decode())
+    assert "Traceback" not in finished.err, finished.err
+    return finished
+
+
+class Server:
+    """``millwheel server start-dev`` on one port and one database, through any number of lives."""
+
+    def __init__(
+        self,
+        db: Path,
+        log: Path,
+        *,
+        port: int = 0,
+        intervals: int = 1,
+        wrapper: Sequence[str] = (),
+        level: str = "info",
+    ) -> None:
+        """``wrapper``: a command that runs the server's command line, such as strace's. Its stderr goes to ``log``."""
+        self.db = db
+        self.log = log
+        self.port = port or free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self._options = ["--intervals", str(intervals), "--log-level", level]
+        self._wrapper = tuple(wrapper)
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def process(self) -> asyncio.subprocess.Process:
+        """The life that runs."""
+        assert self._process is not None
+        return self._process
+
+    async def spawn(self) -> None:
+        """Begin a life, and return before it is ready."""
+        command = [*self._wrapper, sys.executable, "-c", _MAIN, "server", "start-dev"]
+        place = ["--port", str(self.port), "--db", str(self.db)]
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                *place,
+                *self._options,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=_environment(),
+            )
+
+    async def ready(self, timeout: float = 20.0) -> None:
+        """Return when it says that it is ready; AssertionError with the end of its log if it ends before."""
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), timeout)
+        assert line.startswith(b"millwheel is ready at "), f"the server ended:\n{self.tail()}"
+
+    async def start(self) -> None:
+        """Begin a life, and return when it is ready."""
+        await self.spawn()
+        await self.ready()
+
+    async def kill(self) -> None:
+        """SIGKILL: as a power cut for the process, not for the disk."""
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGKILL)
+        await self.process.wait()
+
+    async def stop(self, timeout: float = 10.0) -> tuple[int, float]:
+        """SIGTERM; its exit code, and the seconds that it took."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        code = await asyncio.wait_for(self.process.wait(), timeout)
+        return code, time.monotonic() - began
+
+    async def close(self) -> None:
+        """Make sure that nothing is left of it."""
+        if self._process is not None:
+            await self.kill()
+
+    def tail(self, size: int = 4_000) -> str:
+        """The end of what it logged."""
+        return self.log.read_text(errors="replace")[-size:] if self.log.exists() else ""
+
+    def logged(self, part: str) -> bool:
+        """Whether its log has ``part``."""
+        return part in self.log.read_text(errors="replace")

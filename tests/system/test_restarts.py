@@ -1,0 +1,166 @@
+"""Nothing is lost and nothing is doubled, however often the server is killed (G1, G2, G6, G9; section 6)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from millwheel.client.subscription import Subscription
+from tests.system import counting
+from tests.system.counting import Load, Total, WindowCount
+from tests.system.server import ROOT, Server, run_cli
+
+RUNS = int(os.environ.get("MILLWHEEL_RESTARTS", "12"))
+"""How many kills; `make test-restarts` asks for many."""
+
+SEED = int(os.environ.get("MILLWHEEL_SEED", "7"))
+
+
+@dataclass
+class Read:
+    """What a subscriber with a durable cursor has seen, by offset."""
+
+    records: dict[int, object] = field(default_factory=dict)
+    again: int = 0
+
+    def take(self, offset: int, value: object) -> None:
+        if offset in self.records:
+            assert self.records[offset] == value, f"offset {offset} changed"
+            self.again += 1
+        self.records[offset] = value
+
+
+async def follow(stream: str, kind: type, address: str, read: Read, chance: random.Random) -> None:
+    """Read a stream to its end, by a subscriber that itself comes and goes."""
+    while True:
+        rounds = chance.randrange(5, 200)
+        async with Subscription(
+            stream, cursor="verifier", record_type=kind, address=address, until_end=True, auto_ack=True, patience=60
+        ) as subscription:
+            async for batch in subscription:
+                for offset, _, value in batch:
+                    read.take(offset, value)
+                rounds -= 1
+                if rounds == 0:
+                    break
+            else:
+                return
+
+
+class FeederProcess:
+    """The injector process, which is killed, too."""
+
+    def __init__(self, address: str, seed: int, place: Path, rate: int) -> None:
+        self._command = [sys.executable, "-m", "tests.system.feeder", address, str(seed), str(place), str(rate)]
+        self._log = place / "feeder.log"
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(*self._command, cwd=ROOT, stderr=log)
+
+    async def kill(self) -> None:
+        assert self._process is not None
+        assert self._process.returncode is None, f"the injector ended by itself:\n{self._log.read_text()[-3000:]}"
+        self._process.kill()
+        await self._process.wait()
+
+    async def close(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            await self.kill()
+
+
+@asynccontextmanager
+async def counting_server(place: Path, intervals: int) -> AsyncIterator[Server]:
+    """A server that runs the topology "counting"."""
+    server = Server(place / "db", place / "server.log", intervals=intervals)
+    program = place / "counting.py"
+    shutil.copy(counting.__file__, program)
+    try:
+        await server.start()
+        submitted = await run_cli(server.address, "topology", "submit", f"{program}:counting")
+        assert submitted.code == 0, submitted.err
+        yield server
+    finally:
+        await server.close()
+
+
+async def kill_again_and_again(server: Server, feeder: FeederProcess, chance: random.Random, runs: int) -> int:
+    """Kill the server ``runs`` times, ready or not, and the injector now and then; how often that was."""
+    injectors = 0
+    for _ in range(runs):
+        await asyncio.sleep(chance.uniform(0.05, 1.1))
+        await server.kill()
+        if chance.random() < 0.25:
+            await feeder.kill()
+            injectors += 1
+            await feeder.start()
+        await server.spawn()
+        if chance.random() < 0.8:
+            await server.ready()
+    return injectors
+
+
+@pytest.mark.timeout(60 + 4 * RUNS)
+async def test_g1_every_result_comes_exactly_once_through_kills_at_any_moment_6_1(tmp_path: Path) -> None:
+    chance = random.Random(SEED)
+    began = time.monotonic()
+    load = Load(SEED)
+    windows, totals = Read(), Read()
+    async with counting_server(tmp_path, intervals=2) as server:
+        feeder = FeederProcess(server.address, SEED, tmp_path, 1_500)
+        readers = [
+            asyncio.create_task(follow("windows", WindowCount, server.address, windows, random.Random(SEED + 1))),
+            asyncio.create_task(follow("totals", Total, server.address, totals, random.Random(SEED + 2))),
+        ]
+        try:
+            await feeder.start()
+            killed = await kill_again_and_again(server, feeder, chance, RUNS)
+            (tmp_path / "stop").touch()
+            done, _ = await asyncio.wait(readers, timeout=40, return_when=asyncio.FIRST_EXCEPTION)
+            for reader in done:
+                reader.result()
+            assert len(done) == 2, f"the streams did not end: {len(windows.records)} windows\n{server.tail()}"
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+            await feeder.close()
+    count = int((tmp_path / "count").read_text())
+    verify(load, count, windows, totals)
+    print(
+        f"{RUNS} kills of the server, {killed} of the injector, seed {SEED}: {count} records, "
+        f"{len(windows.records)} windows and {len(totals.records)} totals, each exactly once; "
+        f"{windows.again + totals.again} redelivered to a subscriber that had not ACKed them; "
+        f"{time.monotonic() - began:.0f} s"
+    )
+
+
+def verify(load: Load, count: int, windows: Read, totals: Read) -> None:
+    """Every window once, with its exact count; every total once, up to the exact sum."""
+    expected = load.expected(count)
+    assert sorted(windows.records) == list(range(len(windows.records))), "offsets without a gap"
+    got = Counter(one for one in windows.records.values() if isinstance(one, WindowCount))
+    assert len(windows.records) == got.total()
+    assert got == expected, f"missing {list((expected - got).items())[:5]}, extra {list((got - expected).items())[:5]}"
+    by_group: dict[str, list[Total]] = {}
+    for offset in sorted(totals.records):
+        total = totals.records[offset]
+        assert isinstance(total, Total)
+        by_group.setdefault(total.group, []).append(total)
+    for group, seen in by_group.items():
+        members = [one for one in expected if one.group == group]
+        assert sorted(total.windows for total in seen) == list(range(1, len(members) + 1)), group
+        assert max(total.records for total in seen) == sum(one.count for one in members), group
+    assert sum(map(len, by_group.values())) == len(expected)

@@ -1,0 +1,72 @@
+"""Following the broadcast low watermarks of all senders to this worker's intervals (section 7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from millwheel.core.keys import KeyInterval
+from millwheel.worker.messages import SenderWatermarks
+
+__all__ = ["SenderWatch", "Watermarks"]
+
+log = logging.getLogger("millwheel.worker")
+
+Watermarks = Mapping[str, tuple[int, Sequence[tuple[KeyInterval | str, int]]]]
+"""By sender: its broadcast value, and the sequencers behind it that are new."""
+
+_AGAIN: Final = 2.0
+
+
+class SenderWatch:
+    """One watch for all senders that somebody here listens to; ``tell`` gets every update."""
+
+    def __init__(
+        self,
+        watch: Callable[[Iterable[str]], AsyncIterator[Watermarks]],
+        tell: Callable[[SenderWatermarks], None],
+    ) -> None:
+        self._watch = watch
+        self._tell = tell
+        self._senders: frozenset[str] = frozenset()
+        self._values: dict[str, int] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def known(self) -> SenderWatermarks:
+        """The values broadcast so far, for a host that is new."""
+        return SenderWatermarks(dict(self._values))
+
+    def follow(self, senders: frozenset[str]) -> None:
+        """Listen to exactly these from now on."""
+        if senders == self._senders:
+            return
+        self._senders = senders
+        self._values = {name: value for name, value in self._values.items() if name in senders}
+        if self._task is not None:
+            self._task.cancel()
+        self._task = asyncio.get_running_loop().create_task(self._run(senders)) if senders else None
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self, senders: frozenset[str]) -> None:
+        while True:
+            try:
+                await self._follow(senders)
+            except Exception:
+                log.exception("low watermarks cannot be followed; trying again")
+            await asyncio.sleep(_AGAIN * random.uniform(0.5, 1.5))
+
+    async def _follow(self, senders: frozenset[str]) -> None:
+        async with aclosing(self._watch(sorted(senders))) as updates:  # type: ignore[type-var]
+            async for update in updates:
+                values = {name: watermark for name, (watermark, _) in update.items()}
+                self._values.update(values)
+                self._tell(SenderWatermarks(values, {name: members for name, (_, members) in update.items()}))
