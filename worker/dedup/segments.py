@@ -2,8 +2,8 @@
 
 Two layers of filters. In *front* stand a few Bloom filters over the ids of all segments; a fresh id gets no
 further, but for one in 100,000. When the front hits, fingerprints of four bytes an id tell which segments
-to read; by calculation a fresh id then causes a read less than once in 100 million checks at a million ids. Both are made of the second
-halves of the ids, which are stored beside them: a takeover reads those, and no ids.
+to read; by calculation a fresh id then causes a read less than once in 100 million checks at a million ids.
+Both are made of the second halves of the ids, which are stored beside them: a takeover reads those, and no ids.
 
 A Bloom filter per segment would take three bytes an id instead of four, but it cannot be enumerated to fill the
 front at a takeover, and costs several times as much to fill.
