@@ -64,7 +64,7 @@ class EmbeddedStore:
             if self._heads.append(journal, append, batch) and self._heads.has_cleared(journal):
                 self._thread.call_later(Purge(self._rocks, self._heads, journal, append.floor))
 
-        await self._thread.call(stage, sync=append.sync)
+        await self._thread.call(stage, sync=append.sync, size=len(append.entry))
 
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
         """See :meth:`StateStore.read_entries`. Entries are looked up by number, never searched for."""

@@ -4,6 +4,10 @@ It takes all that is queued into one write with one sync (group commit). Long wo
 state rows say, is cut into slices, one between any two groups, so that an append never waits for more
 than a slice. Callers are answered only after the sync that covers what they were told, refusals too:
 what refused them was part of the same group.
+
+Where a sync takes less time than two threads take to hand the interpreter to each other and back, small
+groups are committed in place, on the caller's event loop, while the thread has nothing to do
+(:class:`_Place`). A disk that syncs slowly never sees that: everything then goes through the thread.
 """
 
 from __future__ import annotations
@@ -23,6 +27,13 @@ from millwheel.store.rocks import Batch, Rocks
 __all__ = ["SlicedWork", "StoreThread"]
 
 Result = TypeVar("Result")
+
+_SMALL_BYTES: Final = 64 << 10
+"""What is committed in place is no larger, so that neither the write nor the sync of it takes long."""
+_FAST_SYNC_SECONDS: Final = 300e-6
+"""A thread that comes back from the disk waits about as long until it gets the interpreter from a busy one."""
+_PROBE_EVERY: Final = 64
+"""While syncs are slow, one of so many small groups is committed in place, to see whether they still are."""
 
 _YIELD_SECONDS: Final = 20e-6
 """A pause after each slice, so that another thread gets the interpreter: it is held while a slice is built."""
@@ -47,6 +58,31 @@ class _Call:
     error: BaseException | None = None
 
 
+class _Place:
+    """Whether a small group may be committed in place: by how long syncs took there of late.
+
+    On the thread they cannot be timed: it would count the wait for the interpreter, too.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._refused = 0
+
+    def allows(self) -> bool:
+        """Whether syncs have been fast of late, or it is time to try again."""
+        if self._seconds < _FAST_SYNC_SECONDS:
+            return True
+        self._refused += 1
+        if self._refused < _PROBE_EVERY:
+            return False
+        self._refused = 0
+        return True
+
+    def took(self, seconds: float) -> None:
+        """A sync in place took so long; a slow one counts at once, and is forgotten slowly."""
+        self._seconds = max(seconds, 0.8 * self._seconds + 0.2 * seconds)
+
+
 class StoreThread:
     """Owns the writing side of a :class:`~millwheel.store.rocks.Rocks` until :meth:`close`."""
 
@@ -58,6 +94,13 @@ class StoreThread:
         self._reloads: list[Callable[[], None]] = []
         self._stale = False
         self._closed = False
+        self._place = _Place()
+        self._here: list[_Call] = []
+        """Small calls that the event loop commits in place as soon as its other callbacks have run."""
+        self._outstanding = 0
+        """Calls handed to the thread and not answered: while there are any, nothing overtakes them."""
+        self._writing = threading.Lock()
+        """Held by whoever writes: the thread, or the event loop in place."""
         self._closing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="millwheel-store", daemon=True)
         self._thread.start()
@@ -66,19 +109,52 @@ class StoreThread:
         """Have ``reload`` called, on the store thread, when cached values may differ from the stored ones."""
         self._reloads.append(reload)
 
-    async def call(self, stage: Callable[[Batch], Result], *, sync: bool = True) -> Result:
-        """Run ``stage`` on the store thread and return its result once what it put into the batch is written.
+    async def call(self, stage: Callable[[Batch], Result], *, sync: bool = True, size: int = 0) -> Result:
+        """Run ``stage`` where the store is written, and return its result once what it put into the batch is.
 
         ``stage`` raises before it puts anything, or not at all. With ``sync`` False the answer need not
-        wait for the disk. Raises what ``stage`` raised; StoreUnavailableError if the write failed.
+        wait for the disk. ``size``: about how many bytes it will put. Raises what ``stage`` raised;
+        StoreUnavailableError if the write failed.
         """
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._enqueue(_Call(future, stage, None, sync))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        call = _Call(future, stage, None, sync)
+        if size <= _SMALL_BYTES and self._may_commit_here(loop):
+            self._here.append(call)
+            if len(self._here) == 1:
+                loop.call_soon(self._commit_here)
+        else:
+            self._commit_here()
+            self._enqueue(call)
         return await future
+
+    def _may_commit_here(self, loop: asyncio.AbstractEventLoop) -> bool:
+        if self._outstanding or self._stale or self._closed:
+            return False
+        if self._here:
+            future = self._here[0].future
+            return future is not None and future.get_loop() is loop
+        return self._place.allows()
+
+    def _commit_here(self) -> None:
+        """Commit what waits for it in place; what cannot be goes to the thread, in the same order."""
+        group, self._here = self._here, []
+        if not group:
+            return
+        if self._closed or self._stale or not self._writing.acquire(blocking=False):
+            for call in group:
+                self._enqueue(call, fail=True)
+            return
+        try:
+            self._commit(group, self._place.took)
+        finally:
+            self._writing.release()
+        _resolve(group)
 
     async def call_sliced(self, work: SlicedWork) -> None:
         """Write ``work``, slice by slice, durably. Pieces of work are done one after the other."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._commit_here()
         self._enqueue(_Call(future, None, work, True))
         await future
 
@@ -94,11 +170,18 @@ class StoreThread:
                 self._queue.put(None)
         self._thread.join()
 
-    def _enqueue(self, call: _Call) -> None:
+    def _enqueue(self, call: _Call, *, fail: bool = False) -> None:
+        """Hand a call to the thread. If the store is closed, raise that, or with ``fail`` have the call answered so."""
         with self._closing:
-            if self._closed:
-                raise StoreUnavailableError("the store is closed")
-            self._queue.put(call)
+            if not self._closed:
+                self._outstanding += call.work is None
+                self._queue.put(call)
+                return
+        closed = StoreUnavailableError("the store is closed")
+        if not fail:
+            raise closed
+        call.error = closed
+        _resolve([call])
 
     # On the store thread.
 
@@ -109,7 +192,7 @@ class StoreThread:
             if self._sliced:
                 self._advance_slice()
         closed = StoreUnavailableError("the store was closed before the call was done")
-        _answer([*self._group, *self._sliced], closed)
+        _answer([*self._group, *self._sliced], closed, _resolve)
 
     def _collect(self) -> bool:
         """Sort everything that is queued into group and sliced work, waiting if there is nothing to do."""
@@ -124,6 +207,12 @@ class StoreThread:
 
     def _commit_group(self) -> None:
         group, self._group = self._group, []
+        with self._writing:
+            self._commit(group, None)
+        _answer(group, None, self._answered)
+
+    def _commit(self, group: list[_Call], timed: Callable[[float], None] | None) -> None:
+        """Write the group with one sync; the calls then know their answers. Nothing is raised."""
         try:
             self._recover()
             batch = Batch(self._rocks)
@@ -133,24 +222,33 @@ class StoreThread:
             if batch:
                 self._rocks.write(batch)
                 if sync:
+                    began = time.perf_counter()
                     self._rocks.sync()
+                    if timed is not None:
+                        timed(time.perf_counter() - began)
         except Exception as error:
             self._stale = True
-            _answer(group, error)
-        else:
-            _answer(group, None)
+            for call in group:
+                call.error = error
+
+    def _answered(self, calls: list[_Call]) -> None:
+        """On the event loop: the thread has done these."""
+        with self._closing:
+            self._outstanding -= sum(call.work is None for call in calls)
+        _resolve(calls)
 
     def _advance_slice(self) -> None:
         call = self._sliced[0]
         try:
-            self._recover()
-            batch = Batch(self._rocks)
-            assert call.work is not None
-            done = call.work.advance(batch)
-            if batch:
-                self._rocks.write(batch)
-            if done and call.sync:
-                self._rocks.sync()
+            with self._writing:
+                self._recover()
+                batch = Batch(self._rocks)
+                assert call.work is not None
+                done = call.work.advance(batch)
+                if batch:
+                    self._rocks.write(batch)
+                if done and call.sync:
+                    self._rocks.sync()
         except StoreUnavailableError as error:
             self._stale = True
             self._end_sliced(error)
@@ -162,7 +260,7 @@ class StoreThread:
             time.sleep(_YIELD_SECONDS)
 
     def _end_sliced(self, error: Exception | None) -> None:
-        _answer([self._sliced.popleft()], error)
+        _answer([self._sliced.popleft()], error, _resolve)
 
     def _recover(self) -> None:
         """After a failure: open the database anew, and let everyone load what is really stored."""
@@ -184,8 +282,8 @@ def _stage(call: _Call, batch: Batch) -> bool:
     return True
 
 
-def _answer(calls: list[_Call], error: Exception | None) -> None:
-    """Tell the callers, waking each event loop once. ``error`` overrides what the calls came to by themselves."""
+def _answer(calls: list[_Call], error: Exception | None, resolve: Callable[[list[_Call]], None]) -> None:
+    """Tell the callers by ``resolve`` on their event loops, waking each once. ``error`` overrides what they came to."""
     loops: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
     for call in calls:
         if error is not None:
@@ -194,7 +292,7 @@ def _answer(calls: list[_Call], error: Exception | None) -> None:
             loops.setdefault(call.future.get_loop(), []).append(call)
     for loop, waiting in loops.items():
         try:
-            loop.call_soon_threadsafe(_resolve, waiting)
+            loop.call_soon_threadsafe(resolve, waiting)
         except RuntimeError:
             # The loop has ended, and everyone who waited on it with it.
             continue
