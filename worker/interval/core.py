@@ -30,6 +30,7 @@ from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.sealing import Sealer
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
+from millwheel.worker.interval.subjects import hold_subject, hold_witness
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -91,7 +92,7 @@ class IntervalCore:
         sealer = Sealer(state, lambda key, error: self._parking.failed(key, None, error))
         self._commits = Commits(state, runner, sealer, checkpoints, self._receiving)
         self._checkpoints = checkpoints
-        self._reported: tuple[int, int, int] | None = None
+        self._reported: tuple[int, int, int, bytes | None] | None = None
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             Delivery: self._on_delivery,
             Appended: self._on_appended,
@@ -284,19 +285,14 @@ class IntervalCore:
             if value is not None and value < output:
                 output, hold = value, kind
         state.output = output = max(output, state.output)
-        reported = (output, state.watermark, hold)
+        reported = (output, state.watermark, hold, hold_witness(state, hold))
         if reported != self._reported:
             self._reported = reported
             config = state.config
-            subject = self._hold_subject(hold)
+            subject = hold_subject(state, hold, output)
             out.append(
                 Report(config.computation, config.keys, config.sequencer, output, state.watermark, hold, subject)
             )
-
-    def _hold_subject(self, hold: HoldKind.ValueType) -> str:
-        if hold == HoldKind.HOLD_KIND_INPUT:
-            return ", ".join(self.state.inputs.holding()[:3])
-        return ""
 
     @property
     def keys(self) -> KeyInterval:

@@ -88,6 +88,15 @@ class TimerTable:
         """The time of the first bucket: no timer is due before it (stale slots may make it too early)."""
         return self._times[0] if self._times else None
 
+    def first(self) -> tuple[bytes, str] | None:
+        """Key and tag of a timer of the first bucket; None if there is none, or only stale slots are found at once."""
+        for at in self._times[:1]:
+            for key, tag in self._buckets[at][:16]:
+                setting = self.get(key, tag)
+                if setting is not None and setting.at == at:
+                    return key, tag
+        return None
+
     def pop_due(self, upto: int, limit: int) -> list[tuple[int, bytes, str]]:
         """At least ``limit`` timers with times <= ``upto`` if there are as many, in increasing time, each once.
 

@@ -1,0 +1,75 @@
+"""Naming what holds an output watermark back (G8): which record, timer, production or key. For people.
+
+Called when a report goes out whose values changed, so nothing here looks at more than a few candidates.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.worker.interval.intake import Wait
+from millwheel.worker.interval.state import IntervalState
+
+__all__ = ["hold_subject", "hold_witness"]
+
+_LOOK: Final = 16
+_SHOWN: Final = 80
+
+
+def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> bytes | None:
+    """What a report's subject depends on besides its values: a key that waits while records hold."""
+    return next(iter(state.intake.parked), None) if hold == HoldKind.HOLD_KIND_RECORD else None
+
+
+def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> str:
+    """What holds the output watermark at ``value``; empty where it would take a search to tell."""
+    if hold == HoldKind.HOLD_KIND_INPUT:
+        return ", ".join(state.inputs.holding()[:3])
+    if hold == HoldKind.HOLD_KIND_RECORD:
+        return _record(state, value)
+    if hold == HoldKind.HOLD_KIND_PRODUCTION:
+        return _production(state, value)
+    if hold == HoldKind.HOLD_KIND_TIMER:
+        first = state.timers[False].first()
+        return "" if first is None else f"key {_shown(first[0])}, tag {first[1]!r}"
+    return _hold(state, value)
+
+
+def _shown(key: bytes) -> str:
+    return repr(key[:_SHOWN].decode("utf-8", "backslashreplace"))
+
+
+def _record(state: IntervalState, value: int) -> str:
+    for key, parked in islice(state.intake.parked.items(), _LOOK):
+        if not any(len(item) == 2 and item[0].held == value for item in parked.items):
+            continue
+        tried = f", {parked.attempts} failed attempts" if parked.attempts else ""
+        why = "for its next attempt" if parked.wait is Wait.READY and parked.attempts else parked.wait.value
+        return f"key {_shown(key)} waits {why}{tried}"
+    for chunk in islice(state.intake.line, _LOOK):
+        if chunk.receipt.held == value:
+            delivery = chunk.receipt.delivery
+            index = min(chunk.indexes[chunk.cursor :], key=delivery.timestamps.__getitem__)
+            return f"key {_shown(delivery.keys[index])} of stream {delivery.stream!r} in line"
+    return ""
+
+
+def _production(state: IntervalState, value: int) -> str:
+    for shipment in islice(state.outbox, _LOOK):
+        if shipment.held == value:
+            index = min(shipment.indexes(), key=shipment.timestamps.__getitem__)
+            key = _shown(shipment.keys[index])
+            return f"key {key} of stream {shipment.stream!r} for consumer {shipment.consumer!r}"
+    return ""
+
+
+def _hold(state: IntervalState, value: int) -> str:
+    for key, held in islice(state.holds.items(), _LOOK):
+        if held == value:
+            return f"key {_shown(key)}"
+    for key, tag, setting in islice(state.timers[True].items(), _LOOK):
+        if value in (setting.hold, setting.cause):
+            return f"key {_shown(key)}, wall timer {tag!r}"
+    return ""
