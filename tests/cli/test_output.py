@@ -9,13 +9,13 @@ import pytest
 
 from millwheel.cli.failing import ExitCode, exit_code_of, explain
 from millwheel.cli.graph import to_dot, to_mermaid, to_text
-from millwheel.cli.output import OutputFormat, print_plain, print_table, to_yaml
+from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table, to_yaml
 from millwheel.rpc.failures import FailureCode, RequestError
 from tests.master.harness import computation, source, topology
 
 
 def test_yaml_quotes_whatever_could_be_misread() -> None:
-    value = {
+    value: Plain = {
         "name": "zeit-geist",
         "empty": [],
         "none": {},

@@ -63,7 +63,8 @@ class Owner:
         """A delivery of those of ``positions`` that the receiver of that key owns, with a true mark."""
         receiver = receivers.owner(receiver_at)
         due = {p: o for p, o in self.outbox[sequence].items() if o.record.key in receiver.interval}
-        mark, unacked = 0, ()
+        mark = 0
+        unacked: tuple[int, ...] = ()
         if sequence is self.own:
             mark = self.next if holes else min(due, default=self.next)
             unacked = tuple(due) if holes else ()

@@ -22,9 +22,9 @@ from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServic
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.log import LogConfig, LogCore, LogSettings
-from millwheel.worker.log.service import LogService
 from millwheel.worker.messages import AcceptSequencer, Delivery, Report, Send, SenderWatermarks
 from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.log_service import LogService
 from millwheel.worker.shell.runloop import RunQueue
 
 __all__ = ["Cluster", "cluster_of"]

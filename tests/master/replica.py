@@ -60,20 +60,20 @@ class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_gr
         self.values: dict[str, int] = {}
         self.journals: dict[str, int] = {}
 
-    async def GetIntervalStatus(  # type: ignore[override]
+    async def GetIntervalStatus(
         self, request: inspection_pb2.GetIntervalStatusRequest, context: object
     ) -> inspection_pb2.GetIntervalStatusResponse:
         return inspection_pb2.GetIntervalStatusResponse(
             journal=request.journal, sequencer=self.journals[request.journal], commit=3, queued_records=self.queued
         )
 
-    async def AcceptSequencer(  # type: ignore[override]
+    async def AcceptSequencer(
         self, request: watermark_pb2.AcceptSequencerRequest, context: object
     ) -> watermark_pb2.AcceptSequencerResponse:
         self.sequencers[request.process] = request.sequencer
         return watermark_pb2.AcceptSequencerResponse(watermark_us=self.values.get(request.process, -5))
 
-    async def ExplainWatermark(  # type: ignore[override]
+    async def ExplainWatermark(
         self, request: watermark_pb2.ExplainWatermarkRequest, context: object
     ) -> watermark_pb2.ExplainWatermarkResponse:
         response = watermark_pb2.ExplainWatermarkResponse(watermark_us=-5)
@@ -87,7 +87,7 @@ async def neighbours() -> AsyncIterator[tuple[str, Neighbours]]:
     """A server of :class:`Neighbours`."""
     server = create_server()
     address = bind(server)
-    servicer = Neighbours()
+    servicer = Neighbours()  # type: ignore[abstract]
     inspection_pb2_grpc.add_InspectionServiceServicer_to_server(servicer, server)
     watermark_pb2_grpc.add_WatermarkServiceServicer_to_server(servicer, server)
     await server.start()

@@ -22,13 +22,13 @@ class Failing(control_pb2_grpc.TopologyServiceServicer):
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    async def GetTopology(self, request, context):  # type: ignore[no-untyped-def, override]
+    async def GetTopology(self, request, context):  # type: ignore[no-untyped-def]
         async def work() -> control.GetTopologyResponse:
             raise self.error
 
         return await answering(context, work)
 
-    async def DownloadPackage(self, request, context):  # type: ignore[no-untyped-def, override]
+    async def DownloadPackage(self, request, context):  # type: ignore[no-untyped-def]
         yield control.DownloadPackageResponse(chunk=b"x")
         assert isinstance(self.error, RequestError)
         await abort(context, self.error)
@@ -37,7 +37,7 @@ class Failing(control_pb2_grpc.TopologyServiceServicer):
 async def told(error: Exception) -> RequestError:
     server = create_server()
     address = bind(server)
-    control_pb2_grpc.add_TopologyServiceServicer_to_server(Failing(error), server)
+    control_pb2_grpc.add_TopologyServiceServicer_to_server(Failing(error), server)  # type: ignore[abstract]
     await server.start()
     try:
         async with ControlClient(address) as client:

@@ -24,7 +24,6 @@ from millwheel.rpc.v1.inspection_pb2_grpc import add_InspectionServiceServicer_t
 from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServicer_to_server
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalCore, Settings
-from millwheel.worker.log.service import LogService
 from millwheel.worker.messages import AcceptSequencer, CatalogChanged, Deposed, Report, Send, SenderWatermarks
 from millwheel.worker.shell.building import Builder, Built
 from millwheel.worker.shell.channels import LocalChannel
@@ -32,6 +31,7 @@ from millwheel.worker.shell.delivery_service import DeliveryService
 from millwheel.worker.shell.follower import follow
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.inspection import InspectionService
+from millwheel.worker.shell.log_service import LogService
 from millwheel.worker.shell.mending import Mending
 from millwheel.worker.shell.peers import PeerConnection
 from millwheel.worker.shell.programs import Programs
