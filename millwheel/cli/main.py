@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from millwheel.cli import server, topology, version
+from millwheel.cli import key, server, stream, topology, version, watermark
 from millwheel.cli.failing import exit_code_of, explain
 
 __all__ = ["app", "main"]
@@ -20,6 +20,9 @@ app = typer.Typer(
 )
 app.add_typer(server.app, name="server")
 app.add_typer(topology.app, name="topology")
+app.add_typer(stream.app, name="stream")
+app.add_typer(watermark.app, name="watermark")
+app.add_typer(key.app, name="key")
 app.command("version")(version.version)
 
 

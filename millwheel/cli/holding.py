@@ -1,0 +1,241 @@
+"""What holds low watermarks back, followed upstream to the root and put into words (section 4.5; G8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import grpc
+
+from millwheel.client.control import ControlClient
+from millwheel.client.watermarks import WatermarkClient
+from millwheel.core.interval_table import interval_from_proto
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
+from millwheel.rpc.channel import open_channel
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1 import inspection_pb2 as inspection
+from millwheel.rpc.v1 import watermark_pb2 as watermarks
+from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceStub
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.rpc.watermarks import INJECTOR_PREFIX
+
+__all__ = ["Cause", "Link", "Names", "Watermark", "explain_chain", "held_by", "read_watermark"]
+
+_LONGEST: Final = 100
+"""Links of one chain; a longer one goes in a circle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Whose incarnation is whose, over all topologies."""
+
+    computations: dict[str, tuple[str, str]]
+    """Topology and computation by incarnation."""
+
+    @classmethod
+    def of(cls, records: Iterable[catalog.TopologyRecord]) -> Names:
+        """From what ``list_topologies`` answers."""
+        found = {}
+        for record in records:
+            for name, incarnation in record.incarnations.items():
+                found[incarnation] = (record.spec.name, name)
+        return cls(found)
+
+    def show(self, sender: str) -> str:
+        """A sender as people know it: ``topology/computation``, or ``source stream``."""
+        if sender.startswith(INJECTOR_PREFIX):
+            return f"source {sender.removeprefix(INJECTOR_PREFIX)}"
+        return "/".join(self.computations.get(sender, ("", sender))).removeprefix("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """A computation's or source's broadcast value, and the row that holds it most, if anything is known of it."""
+
+    sender: str
+    value: int = MIN_TIMESTAMP
+    row: watermarks.IntervalWatermark | None = None
+    holding: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One step upstream: ``name`` waits for what follows."""
+
+    name: str
+    value: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Where the chain ends. ``kind`` is a constant for programs: input, record, production, timer, state, silent,
+    injector, unknown or none."""
+
+    kind: str
+    name: str
+    text: str
+    remedy: str = ""
+    interval: str = ""
+    process: str = ""
+    subject: str = ""
+    chain: list[Link] = field(default_factory=list)
+
+
+async def read_watermark(client: WatermarkClient, sender: str) -> Watermark:
+    """What the authority says of a sender; a value of minus infinity without a row if it knows nothing of it."""
+    try:
+        told = await client.explain(sender, 1)
+    except RequestError as error:
+        if error.code is not FailureCode.NOT_FOUND:
+            raise
+        return Watermark(sender)
+    return Watermark(sender, told.watermark_us, told.holding[0] if told.holding else None, told.holding_count)
+
+
+def kind_name(kind: HoldKind.ValueType) -> str:
+    """``input``, ``record``, …"""
+    return HoldKind.Name(kind).removeprefix("HOLD_KIND_").lower()
+
+
+def held_by(found: Watermark, names: Names) -> str:
+    """One cell: what a watermark is held by."""
+    row = found.row
+    if found.value == MAX_TIMESTAMP:
+        return "nothing: it has ended"
+    if row is None:
+        return "no owner has reported" if found.value == MIN_TIMESTAMP else "nothing"
+    if row.process:
+        return f"injector process {row.process}" + (" (idle)" if row.idle else "")
+    subject = row.hold.subject
+    if row.hold.kind == HoldKind.HOLD_KIND_INPUT:
+        return f"input: {', '.join(map(names.show, _senders(row)))}"
+    return kind_name(row.hold.kind) + (f": {subject}" if subject else "")
+
+
+def _senders(row: watermarks.IntervalWatermark) -> list[str]:
+    return [one for one in row.hold.subject.split(", ") if one]
+
+
+async def explain_chain(
+    start: str, control_client: ControlClient, client: WatermarkClient, names: Names
+) -> tuple[Watermark, Cause]:
+    """Follow what holds ``start`` upstream, to what waits for nobody else."""
+    first = found = await read_watermark(client, start)
+    chain: list[Link] = []
+    seen = {start}
+    while len(chain) < _LONGEST:
+        row = found.row
+        follows = row is not None and not row.process and row.hold.kind == HoldKind.HOLD_KIND_INPUT
+        upstream = [one for one in _senders(row) if one not in seen] if row is not None and follows else []
+        if not upstream or found.value == MAX_TIMESTAMP:
+            break
+        name = names.show(found.sender)
+        chain.append(Link(name, found.value, f"{name} waits for {names.show(upstream[0])}"))
+        seen.add(upstream[0])
+        found = await read_watermark(client, upstream[0])
+    cause = await _cause(found, control_client, names)
+    return first, Cause(
+        cause.kind, cause.name, cause.text, cause.remedy, cause.interval, cause.process, cause.subject, chain
+    )
+
+
+async def _cause(found: Watermark, client: ControlClient, names: Names) -> Cause:
+    name, row = names.show(found.sender), found.row
+    if found.value == MAX_TIMESTAMP:
+        return Cause("none", name, f"nothing holds {name}: all of its input has ended")
+    if found.sender.startswith(INJECTOR_PREFIX):
+        return _injector(found, name)
+    owner = await _ask_owner(found, client, names)
+    if row is None or row.hold.kind in (HoldKind.HOLD_KIND_SILENT, HoldKind.HOLD_KIND_UNSPECIFIED):
+        return _silent(found, name, owner)
+    interval = str(interval_from_proto(row.keys))
+    subject = row.hold.subject
+    kind = kind_name(row.hold.kind)
+    text = f"{name}, interval {interval}: {_WORDS[row.hold.kind]}" + (f": {subject}" if subject else "")
+    remedy = ""
+    if isinstance(owner, inspection.GetIntervalStatusResponse) and owner.stopped:
+        text += f"; it has stopped by its failure policy: {owner.stopped}"
+        remedy = "mend the computation's code, or what it is sent, and submit it anew"
+    return Cause(kind, name, text, remedy, interval, "", subject)
+
+
+_WORDS: Final = {
+    HoldKind.HOLD_KIND_INPUT: "it follows its input, which moves on, or has no sender that is known",
+    HoldKind.HOLD_KIND_RECORD: "a record that it received is not committed",
+    HoldKind.HOLD_KIND_PRODUCTION: "a production is not ACKed by its consumer",
+    HoldKind.HOLD_KIND_TIMER: "a timer that is not due holds its output",
+    HoldKind.HOLD_KIND_STATE: "a hold that user code has set, or a wall timer's",
+    HoldKind.HOLD_KIND_INJECTOR: "an injector",
+}
+
+
+def _injector(found: Watermark, name: str) -> Cause:
+    row = found.row
+    if row is None:
+        return Cause(
+            "injector", name, f"{name}: no injector process has announced itself", "start one, or finish the stream"
+        )
+    process = row.process
+    who = f"{name}: injector process {process!r}"
+    silence = row.silence_us if row.HasField("silence_us") else None
+    if row.sequencer == 0:
+        return Cause("injector", name, f"{who} is expected, and has never announced itself", "start it", "", process)
+    if row.idle:
+        return Cause(
+            "injector", name, f"{who} is idle, and no other is active", "send something, or finish it", "", process
+        )
+    at = format_timestamp(Timestamp(row.watermark_us))
+    if row.hold.kind == HoldKind.HOLD_KIND_INJECTOR:
+        since = "since the server started" if silence is None else f"for {silence / 1e6:.0f} s"
+        return Cause(
+            "injector",
+            name,
+            f"{who} has reported nothing {since}; its low watermark is {at}",
+            "see whether it runs; start it again under the same name, or finish it",
+            "",
+            process,
+        )
+    ago = "" if silence is None else f", {silence / 1e6:.1f} s ago"
+    return Cause("injector", name, f"{who} last published {at}{ago}: it promises no more yet", "", "", process)
+
+
+def _silent(found: Watermark, name: str, owner: inspection.GetIntervalStatusResponse | str) -> Cause:
+    where = f", interval {interval_from_proto(found.row.keys)}" if found.row is not None else ""
+    interval = str(interval_from_proto(found.row.keys)) if found.row is not None else ""
+    if isinstance(owner, str):
+        return Cause("silent", name, f"{name}{where}: {owner}", "look at its worker's log", interval)
+    text = f"{name}{where}: its owner runs, and has not reported since it took over"
+    return Cause("silent", name, text, "ask again in a moment", interval)
+
+
+async def _ask_owner(
+    found: Watermark, client: ControlClient, names: Names
+) -> inspection.GetIntervalStatusResponse | str:
+    """What the owner of the holding interval says of it, or why nobody does."""
+    topology, _ = names.computations.get(found.sender, ("", ""))
+    if not topology:
+        return "no topology that is known has it"
+    interval = interval_at(await client.get_topology(topology), found)
+    if interval is None or not interval.owner.address:
+        return "no worker owns it"
+    try:
+        async with open_channel(interval.owner.address) as channel:
+            request = inspection.GetIntervalStatusRequest(journal=interval.journal)
+            return await InspectionServiceStub(channel).GetIntervalStatus(request, timeout=5.0)
+    except grpc.aio.AioRpcError as error:
+        return f"its owner, worker {interval.owner.worker_id!r} at {interval.owner.address}, says: {error.details()}"
+
+
+def interval_at(found: control.GetTopologyResponse, watermark: Watermark) -> catalog.IntervalRecord | None:
+    """The interval whose row holds a watermark; the first where there is no row."""
+    name = next((name for name, one in found.topology.incarnations.items() if one == watermark.sender), "")
+    for record in found.interval_maps:
+        if record.computation == name and record.topology:
+            for interval in record.intervals:
+                if watermark.row is None or interval.keys == watermark.row.keys:
+                    return interval
+    return None

@@ -1,0 +1,131 @@
+"""``millwheel key``: inspect."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from millwheel.cli.naming import incarnation_of, split_place
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.output import OutputFormat, print_plain, print_table
+from millwheel.client.control import ControlClient
+from millwheel.core.interval_table import interval_from_proto
+from millwheel.core.limits import MAX_KEY_BYTES
+from millwheel.core.time import Timestamp, format_timestamp
+from millwheel.rpc.channel import DEFAULT_DEADLINE, open_channel
+from millwheel.rpc.errors import calling
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1 import inspection_pb2 as wire
+from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceStub
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Keys: what a computation keeps for them.", no_args_is_help=True)
+
+
+@app.callback()
+def _verbs() -> None:
+    """Keys: what a computation keeps for them."""
+
+
+@app.command()
+def inspect(
+    place: Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="Whose key.")],
+    key: Annotated[str, typer.Argument(help="The key, as text.")],
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Show a key's state, timers, hold and what is pending, as its interval's owner has it."""
+    topology, computation = split_place(place)
+    found = asyncio.run(_inspect(topology, computation, key, address, timeout))
+    if output is not OutputFormat.TABLE:
+        print_plain(found, output)
+        return
+    _print(found)
+
+
+async def _inspect(topology: str, computation: str, key: str, address: str, timeout: float) -> dict[str, Any]:
+    raw = key.encode()
+    if len(raw) > MAX_KEY_BYTES:
+        raise RequestError(
+            FailureCode.INVALID_ARGUMENT, f"the key has {len(raw):,} bytes", f"the limit is {MAX_KEY_BYTES:,}"
+        )
+    async with ControlClient(address, deadline=timeout) as client:
+        answer = await client.get_topology(topology)
+    incarnation = incarnation_of(answer.topology, computation)
+    interval = _interval_of(answer, computation, raw)
+    owner = interval.owner
+    async with calling(owner.address), open_channel(owner.address) as channel:
+        request = wire.InspectKeyRequest(computation=incarnation, key=raw)
+        told = await InspectionServiceStub(channel).InspectKey(request, timeout=timeout)
+    return {
+        "topology": topology,
+        "computation": computation,
+        "key": key,
+        "interval": str(interval_from_proto(interval.keys)),
+        "owner": owner.worker_id,
+        "journal": told.journal,
+        "commit": told.commit,
+        "state": _state(told),
+        "timers": [_timer(timer) for timer in told.timers],
+        "hold": format_timestamp(Timestamp(told.hold_us)) if told.HasField("hold_us") else None,
+        "pending_records": told.pending_records,
+        "pending_productions": told.pending_productions,
+    }
+
+
+def _interval_of(answer: control.GetTopologyResponse, computation: str, key: bytes) -> catalog.IntervalRecord:
+    for record in answer.interval_maps:
+        if record.topology and record.computation == computation:
+            for interval in record.intervals:
+                if key in interval_from_proto(interval.keys):
+                    if interval.owner.address:
+                        return interval
+                    raise RequestError(
+                        FailureCode.UNAVAILABLE,
+                        f"no worker owns the interval {interval_from_proto(interval.keys)} of {computation!r} now",
+                        "wait, or start a worker",
+                    )
+    name = answer.topology.spec.name
+    raise RequestError(
+        FailureCode.FAILED_PRECONDITION, f"computation {computation!r} of topology {name!r} has no intervals any more"
+    )
+
+
+def _state(told: wire.InspectKeyResponse) -> Any:
+    """The state as JSON can say it; null where there is none."""
+    if not told.state:
+        return None
+    try:
+        return msgspec.json.decode(told.state_text)
+    except msgspec.MsgspecError:
+        return told.state_text or {"base64": base64.b64encode(told.state).decode()}
+
+
+def _timer(timer: wire.TimerStatus) -> dict[str, Any]:
+    return {
+        "tag": timer.tag,
+        "timestamp": format_timestamp(Timestamp(timer.timestamp_us)),
+        "timestamp_us": timer.timestamp_us,
+        "clock": "wall" if timer.wall_time else "watermark",
+        "hold": format_timestamp(Timestamp(timer.hold_us)) if timer.HasField("hold_us") else None,
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    for name in ("key", "interval", "owner", "journal", "commit"):
+        print(f"{name:<20} {found[name]}")
+    print(f"{'state':<20} {'none' if found['state'] is None else msgspec.json.encode(found['state']).decode()}")
+    print(f"{'hold':<20} {found['hold'] or 'none'}")
+    print(f"{'pending records':<20} {found['pending_records']}")
+    print(f"{'pending productions':<20} {found['pending_productions']}")
+    print()
+    rows = [[one["tag"], one["timestamp"], one["clock"], one["hold"] or ""] for one in found["timers"]]
+    print_table(["timer", "at", "clock", "hold"], rows, "no timers")

@@ -1,0 +1,160 @@
+"""``millwheel watermark``: show, explain."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+from millwheel.cli.holding import Cause, Names, Watermark, explain_chain, held_by, read_watermark
+from millwheel.cli.naming import incarnation_of, split_place
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.output import OutputFormat, print_plain, print_table
+from millwheel.client.control import ControlClient
+from millwheel.client.watermarks import WatermarkClient
+from millwheel.core.catalog import LIVE_STATES, injector_sender
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
+from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.watermarks import WatermarkReport
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Low watermarks: how far time is, and what holds it back.", no_args_is_help=True)
+
+
+@app.command()
+def show(
+    topology: Annotated[str, typer.Argument(help="A topology's name; all of them by default.")] = "",
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Show the low watermark of every source and computation, its lag behind the clock, and what holds it."""
+    rows = asyncio.run(_show(topology, address, timeout))
+    if output is not OutputFormat.TABLE:
+        print_plain(rows, output)
+        return
+    columns = ["topology", "kind", "name", "low_watermark", "lag", "held_by"]
+    shown = [{**row, "lag": _seconds(row["lag_seconds"])} for row in rows]
+    print_table(
+        [column.replace("_", " ") for column in columns],
+        [[row[column] for column in columns] for row in shown],
+        "no topology runs",
+    )
+
+
+async def _show(topology: str, address: str, timeout: float) -> list[dict[str, Any]]:
+    async with ControlClient(address, deadline=timeout) as client:
+        if topology:
+            records = [(await client.get_topology(topology)).topology]
+            names = Names.of(await client.list_topologies())
+        else:
+            known = await client.list_topologies()
+            records = [record for record in known if record.state in LIVE_STATES]
+            names = Names.of(known)
+    authority = WatermarkClient(address, on_refused=_ignore)
+    try:
+        return [
+            _row(record.spec.name, kind, name, await read_watermark(authority, sender), names)
+            for record in records
+            for kind, name, sender in _members(record)
+        ]
+    finally:
+        await authority.close()
+
+
+def _members(record: catalog.TopologyRecord) -> Iterable[tuple[str, str, str]]:
+    """Sources, then computations, as (kind, name, sender)."""
+    for stream in record.spec.streams:
+        if stream.injected:
+            yield "source", stream.name, injector_sender(stream.name)
+    for computation in record.spec.computations:
+        yield "computation", computation.name, record.incarnations[computation.name]
+
+
+def _row(topology: str, kind: str, name: str, found: Watermark, names: Names) -> dict[str, Any]:
+    return {
+        "topology": topology,
+        "kind": kind,
+        "name": name,
+        "low_watermark": format_timestamp(Timestamp(found.value)),
+        "low_watermark_us": found.value,
+        "lag_seconds": _lag(found.value),
+        "held_by": held_by(found, names),
+    }
+
+
+def _lag(watermark: int) -> float | None:
+    """Wall time minus the low watermark, in seconds; None for the infinities."""
+    if not MIN_TIMESTAMP < watermark < MAX_TIMESTAMP:
+        return None
+    return round(time.time() - watermark / 1e6, 3)
+
+
+def _seconds(lag: float | None) -> str:
+    return "" if lag is None else f"{lag:,.3f} s"
+
+
+@app.command()
+def explain(
+    place: Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="Whose low watermark.")],
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Follow what holds a low watermark upstream, to its root: the interval, record, timer or injector process."""
+    topology, computation = split_place(place)
+    found, cause = asyncio.run(_explain(topology, computation, address, timeout))
+    if output is not OutputFormat.TABLE:
+        print_plain(_plain(topology, computation, found, cause), output)
+        return
+    lag = _lag(found.value)
+    behind = "" if lag is None else f", {lag:,.3f} s behind the clock"
+    print(f"low watermark of {topology}/{computation}: {format_timestamp(Timestamp(found.value))}{behind}")
+    for link in cause.chain:
+        print(f"  {link.text}  ({format_timestamp(Timestamp(link.value))})")
+    print(f"  held by {cause.text}" if cause.kind != "none" else f"  {cause.text}")
+    if cause.remedy:
+        print(f"  {cause.remedy}")
+
+
+async def _explain(topology: str, computation: str, address: str, timeout: float) -> tuple[Watermark, Cause]:
+    async with ControlClient(address, deadline=timeout) as client:
+        sender = incarnation_of((await client.get_topology(topology)).topology, computation)
+        names = Names.of(await client.list_topologies())
+        authority = WatermarkClient(address, on_refused=_ignore)
+        try:
+            return await explain_chain(sender, client, authority, names)
+        finally:
+            await authority.close()
+
+
+def _plain(topology: str, computation: str, found: Watermark, cause: Cause) -> dict[str, Any]:
+    return {
+        "topology": topology,
+        "computation": computation,
+        "low_watermark": format_timestamp(Timestamp(found.value)),
+        "low_watermark_us": found.value,
+        "lag_seconds": _lag(found.value),
+        "chain": [
+            {"name": link.name, "low_watermark": format_timestamp(Timestamp(link.value)), "text": link.text}
+            for link in cause.chain
+        ],
+        "cause": {
+            "kind": cause.kind,
+            "name": cause.name,
+            "interval": cause.interval or None,
+            "process": cause.process or None,
+            "subject": cause.subject or None,
+            "text": cause.text,
+            "remedy": cause.remedy or None,
+        },
+    }
+
+
+def _ignore(report: WatermarkReport) -> None:
+    """Nothing is reported here, so nothing is refused."""
