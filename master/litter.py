@@ -9,7 +9,7 @@ different: it goes in a transaction of its own, and only that makes litter of it
 from __future__ import annotations
 
 from millwheel.core import catalog_keys as keys
-from millwheel.core.catalog import Catalog
+from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.core.time import Timestamp
 from millwheel.master.assignment import unassigned
 from millwheel.master.draft import Draft, Plan
@@ -19,9 +19,13 @@ __all__ = ["collect_litter", "forget_cancelled", "retire_streams"]
 
 
 def retire_streams(known: Catalog, most: int) -> Plan:
-    """Forget the logs and injectors of up to ``most`` streams that no live topology knows any more."""
+    """Forget the logs and injectors of up to ``most`` streams that no live topology knows any more.
+
+    The authority forgets the injectors' watermarks first: who declares a stream of that name later begins anew.
+    """
     streams = known.streams()
     draft = Draft(known)
+    silenced = set()
     for stream, log in sorted(known.logs.items()):
         if stream not in streams and most > 0:
             most -= 1
@@ -33,7 +37,8 @@ def retire_streams(known: Catalog, most: int) -> Plan:
         if stream not in streams and most > 0:
             most -= 1
             draft.delete(keys.injector_key(stream, process))
-    return draft.plan()
+            silenced.add(injector_sender(stream))
+    return draft.plan(drop_computations=tuple(sorted(silenced)))
 
 
 def forget_cancelled(known: Catalog, before: Timestamp) -> Plan:

@@ -1,4 +1,4 @@
-"""A look at a draining topology: its intervals from their owners, its low watermarks from the authority."""
+"""What a master asks of workers and authority: how far a draining topology is; and what they are to forget."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import grpc
 from millwheel.core.catalog import Catalog
 from millwheel.master.messages import IntervalProgress, Progress
 from millwheel.rpc.channel import open_channel
+from millwheel.rpc.errors import calling
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2, inspection_pb2_grpc, watermark_pb2, watermark_pb2_grpc
 
@@ -73,6 +74,20 @@ class Observer:
             )
         except grpc.aio.AioRpcError:
             return None
+
+    async def forget(self, known: Catalog, computation: str) -> None:
+        """Have the authority forget a computation, or ``injector/{stream}``; RequestError if it does not answer.
+
+        Where no authority is registered nothing is known of any computation.
+        """
+        endpoint = known.authority_of(computation)
+        if endpoint is None:
+            return
+        stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(endpoint.address))
+        async with calling(endpoint.address):
+            await stub.RemoveComputation(
+                watermark_pb2.RemoveComputationRequest(computation=computation), timeout=_DEADLINE
+            )
 
     async def close(self) -> None:
         """Close the channels."""

@@ -61,7 +61,8 @@ class MasterShell:
         try:
             while True:
                 leadership = await self._election.campaign()
-                term = Term(leadership, self.coordinator, self._store, self._settings, self.observer.look, self._clock)
+                look, forget = self.observer.look, self.observer.forget
+                term = Term(leadership, self.coordinator, self._store, self._settings, look, forget, self._clock)
                 self._term, self._packages = term, Packages(self._store, leadership.term)
                 self._leading.set()
                 _log.info("leading, term %d", leadership.term)

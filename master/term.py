@@ -30,6 +30,7 @@ from millwheel.master.messages import (
 )
 from millwheel.master.settings import MasterSettings
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
+from millwheel.rpc.watermarks import is_injector
 from millwheel.store.contract import JournalExistsError, StateStore, StoreError
 
 __all__ = ["Term"]
@@ -39,6 +40,7 @@ _PAUSE: Final = 0.2
 _log = logging.getLogger(__name__)
 
 Look = Callable[[Catalog, str], Awaitable[Progress]]
+Forget = Callable[[Catalog, str], Awaitable[None]]
 
 
 class Term:
@@ -51,15 +53,18 @@ class Term:
         store: StateStore,
         settings: MasterSettings,
         look: Look,
+        forget: Forget,
         clock: Callable[[], Timestamp],
     ) -> None:
-        """``look`` asks workers and authority about a draining topology; ``clock`` tells the wall time."""
+        """``look`` asks workers and authority about a draining topology; ``forget`` has the authority forget a
+        computation that is no more; ``clock`` tells the wall time."""
         self.core = MasterCore(leadership.compare, settings)
         self.number = leadership.term
         self._leadership = leadership
         self._coordinator = coordinator
         self._store = store
         self._look = look
+        self._forget = forget
         self._clock = clock
         self._tickets = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Answer]] = {}
@@ -215,8 +220,10 @@ class Term:
             for journal in wanted.journals:
                 await self._store.drop_journal(journal)
             for computation in wanted.computations:
-                await self._store.drop_computation(computation)
-        except StoreError as error:
+                if not is_injector(computation):
+                    await self._store.drop_computation(computation)
+                await self._forget(self.catalog, computation)
+        except (StoreError, RequestError) as error:
             _log.warning("state that is given up could not be dropped, trying again later: %s", error)
             self._perform(self.core.store_failed(wanted.operation, str(error), retry=False))
         else:

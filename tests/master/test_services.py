@@ -262,6 +262,23 @@ async def test_injectors_are_accepted_by_the_authority_before_they_begin_g4(clus
         assert (await refused(cluster.client.list_injectors("nope"))).code is FailureCode.NOT_FOUND
 
 
+async def test_g7_the_authority_knows_whom_to_expect_before_the_first_injector_and_forgets_what_is_cancelled_5_2(
+    cluster: Cluster,
+) -> None:
+    async with neighbours() as (address, servicer):
+        await register_authority(cluster.coordinator, address)
+        streams = [source("queries", expected_injectors=["p", "q"]), specs.StreamSpec(name="windows")]
+        await cluster.submit(topology(streams=streams))
+        await cluster.client.open_injector("queries", "p")
+        assert servicer.expected == {"queries": ["p", "q"]}
+        incarnations = (await cluster.client.get_topology("zeitgeist")).topology.incarnations.values()
+        await cluster.client.cancel("zeitgeist")
+        gone = {*incarnations, "injector/queries"}
+        async with asyncio.timeout(5):
+            while not gone <= set(servicer.removed):
+                await asyncio.sleep(0.02)
+
+
 async def test_batch_cursors_survive_and_never_go_back(cluster: Cluster) -> None:
     assert await cluster.client.batch_cursor("query/1") == -1
     for batch in (0, 4, 2):
