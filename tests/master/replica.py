@@ -60,7 +60,7 @@ class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_gr
         self.values: dict[str, int] = {}
         self.journals: dict[str, int] = {}
         self.expected: dict[str, list[str]] = {}
-        self.removed: list[str] = []
+        self.removed: asyncio.Queue[str] = asyncio.Queue()
 
     async def GetIntervalStatus(
         self, request: inspection_pb2.GetIntervalStatusRequest, context: object
@@ -75,17 +75,17 @@ class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_gr
         self.sequencers[request.process] = request.sequencer
         return watermark_pb2.AcceptSequencerResponse(watermark_us=self.values.get(request.process, -5))
 
-    async def ExpectInjectors(  # type: ignore[override]
+    async def ExpectInjectors(
         self, request: watermark_pb2.ExpectInjectorsRequest, context: object
     ) -> watermark_pb2.ExpectInjectorsResponse:
         assert not self.sequencers or request.stream in self.expected, "expected before the first is accepted"
         self.expected[request.stream] = list(request.processes)
         return watermark_pb2.ExpectInjectorsResponse()
 
-    async def RemoveComputation(  # type: ignore[override]
+    async def RemoveComputation(
         self, request: watermark_pb2.RemoveComputationRequest, context: object
     ) -> watermark_pb2.RemoveComputationResponse:
-        self.removed.append(request.computation)
+        self.removed.put_nowait(request.computation)
         return watermark_pb2.RemoveComputationResponse()
 
     async def ExplainWatermark(
