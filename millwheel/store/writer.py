@@ -32,7 +32,8 @@ _SMALL_BYTES: Final = 64 << 10
 """What is committed in place is no larger, so that neither the write nor the sync of it takes long."""
 _FAST_SYNC_SECONDS: Final = 300e-6
 """A thread that comes back from the disk waits about as long until it gets the interpreter from a busy one."""
-_PROBE_EVERY: Final = 64
+_REMEMBERED: Final = 9
+_PROBE_EVERY: Final = 32
 """While syncs are slow, one of so many small groups is committed in place, to see whether they still are."""
 
 _YIELD_SECONDS: Final = 20e-6
@@ -59,18 +60,20 @@ class _Call:
 
 
 class _Place:
-    """Whether a small group may be committed in place: by how long syncs took there of late.
+    """Whether a small group may be committed in place: by how long the middle one of the last syncs there took.
 
-    On the thread they cannot be timed: it would count the wait for the interpreter, too.
+    A single slow sync says little, as every disk has some. On the thread they cannot be timed: it would count the
+    wait for the interpreter, too.
     """
 
     def __init__(self) -> None:
-        self._seconds = 0.0
+        self._last = deque([0.0] * _REMEMBERED, _REMEMBERED)
+        self._typical = 0.0
         self._refused = 0
 
     def allows(self) -> bool:
         """Whether syncs have been fast of late, or it is time to try again."""
-        if self._seconds < _FAST_SYNC_SECONDS:
+        if self._typical < _FAST_SYNC_SECONDS:
             return True
         self._refused += 1
         if self._refused < _PROBE_EVERY:
@@ -79,8 +82,9 @@ class _Place:
         return True
 
     def took(self, seconds: float) -> None:
-        """A sync in place took so long; a slow one counts at once, and is forgotten slowly."""
-        self._seconds = max(seconds, 0.8 * self._seconds + 0.2 * seconds)
+        """A sync in place took so long."""
+        self._last.append(seconds)
+        self._typical = sorted(self._last)[_REMEMBERED // 2]
 
 
 class StoreThread:
