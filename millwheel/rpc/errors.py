@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -134,4 +135,8 @@ async def calling(address: str) -> AsyncIterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # A call that fails in the moment of its task's cancellation shows the failure alone: the task would go on.
+            raise asyncio.CancelledError from error
         raise from_rpc_error(error, address) from error

@@ -250,6 +250,26 @@ def test_a_split_regroups_unacked_records_with_rising_positions_g11() -> None:
     assert (out["j3"].ids, out["j3"].mark) == ([1, 3, 5, 7, 9, 11], 1)
 
 
+def test_a_merge_regroups_unacked_records_with_rising_positions_g11() -> None:
+    halves = [Route(KeyInterval(b"", b"m"), "j1", "a"), Route(KeyInterval(b"m"), "j2", "a")]
+    core = opened(of=routing(one(*halves)))
+    for position in range(8):
+        add(core, [position], key=b"ax"[position % 2 : position % 2 + 1])
+    (send,) = sends(core.routed(routing(one(Route(ALL_KEYS, "j3", "a")), revision=2), 1))
+    assert (send.journal, send.ids, send.mark) == ("j3", list(range(8)), 0)
+    assert (core.unacked, core.unacked_bytes) == (8, 16)
+
+
+def test_a_new_owner_is_not_made_to_wait_for_what_the_old_one_refused_g11() -> None:
+    core = opened()
+    (send,) = sends(add(core, [1]))
+    core.answered(send.token, NOT_OWNER, (), "moved", 0)
+    (again,) = sends(core.routed(routing(one(Route(ALL_KEYS, "j1", "a", (2, 0))), revision=2), 1))
+    assert again.ids == [1]
+    core.answered(again.token, ACKED, (), "", 2)
+    assert len(sends(add(core, [2], 2))) == 1
+
+
 def test_an_older_routing_changes_nothing() -> None:
     core = opened(of=routing(revision=5))
     assert core.routed(routing(one(Route(ALL_KEYS, "j1", "z")), revision=4), 0) == []
@@ -450,7 +470,7 @@ def test_a_routing_that_leaves_keys_out_is_refused_g11() -> None:
         [],
         [Route(ALL_KEYS, "j", "")] * 2,
     ):
-        with pytest.raises(ValueError, match="cover|leave out"):
+        with pytest.raises(ValueError, match=r"cover|leave out"):
             ConsumerRouting("c", routes)
 
 

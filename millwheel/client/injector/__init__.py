@@ -1,1 +1,23 @@
 """Injecting records from outside: the client side of section 5.2."""
+
+from millwheel.client.injector.errors import (
+    InjectorClosedError,
+    InjectorError,
+    InjectorSupersededError,
+    InvalidRecordsError,
+    StreamDrainingError,
+)
+from millwheel.client.injector.messages import Limits
+from millwheel.client.injector.shell import BatchOf, Injector, InjectorSettings
+
+__all__ = [
+    "BatchOf",
+    "Injector",
+    "InjectorClosedError",
+    "InjectorError",
+    "InjectorSettings",
+    "InjectorSupersededError",
+    "InvalidRecordsError",
+    "Limits",
+    "StreamDrainingError",
+]

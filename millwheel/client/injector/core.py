@@ -208,7 +208,7 @@ class InjectorCore:
                 self._sending.remove(lane)
                 continue
             route = consumer.by_journal().get(lane.route.journal)
-            if route is None or route.keys != lane.route.keys:
+            if route is None:
                 homeless.setdefault((lane.consumer, lane.scope), []).extend(lane.all_batches())
                 self._sending.remove(lane)
                 continue

@@ -73,6 +73,11 @@ class Publication:
         """Nothing to send for now."""
         self._idling = not self._finishing
 
+    def start(self, watermark: int) -> None:
+        """Nothing was sent yet, and ``watermark`` is where this process begins."""
+        self.declare(watermark)
+        self.raise_to(watermark)
+
     def wake(self, others: int) -> None:
         """Take part again, from where the ``others`` have got to meanwhile: what is older is late."""
         self._idling = False

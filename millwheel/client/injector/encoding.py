@@ -1,0 +1,170 @@
+"""Users' values as bytes, and their keys as each consumer names them (sections 4.2, 4.3).
+
+An injector that has the :class:`~millwheel.sdk.topology.Topology` object uses its types, codecs and key
+functions. One that has not follows the stream's format and the consumers' field paths, on mappings
+and on objects with attributes of the encoded names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from millwheel.client.injector.routing import ConsumerRouting
+from millwheel.core.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.codecs import codec_for
+from millwheel.sdk.compiled import consumers_of
+from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError, ValueEncodeError
+from millwheel.sdk.keys import KeyExtractor, mapping_extractor
+from millwheel.sdk.topology import Topology
+from millwheel.sdk.typeinfo import type_name
+
+__all__ = ["GivenKeys", "RecordEncoder"]
+
+GivenKeys = Mapping[str, Sequence[str | bytes]] | Sequence[str | bytes]
+"""Columns of keys by computation name (or "topology/computation"); or one column for all consumers."""
+
+_Extract = Callable[[Any], bytes]
+
+
+class RecordEncoder:
+    """Encodes the records of one stream."""
+
+    def __init__(self, stream: str, topology: Topology | None = None) -> None:
+        """TopologyError if ``topology`` has mistakes, UsageError if it does not read the stream."""
+        self.stream = stream
+        self._topology = topology
+        self._encode: Callable[[Any], bytes] | None = None
+        self._decode: Callable[[bytes], Any] | None = None
+        self._encode_any = codec_for(Any, f"stream {stream!r}").checked
+        self._known: dict[tuple[str, str], _Extract] = {}
+        self._by_type: dict[tuple[str, type], _Extract] = {}
+        if topology is not None:
+            self._learn(topology)
+
+    def _learn(self, topology: Topology) -> None:
+        found = topology.plan().streams.get(self.stream)
+        if found is None or found.codec is None:
+            raise UsageError(f"topology {topology.name!r} has no stream {self.stream!r}")
+        self._encode, self._decode = found.codec.checked, found.codec.decode
+        for computation, extract in consumers_of(topology, self.stream):
+            self._known[topology.name, computation] = extract
+
+    def encode(self, values: Sequence[Any], form: specs.ValueFormat.ValueType) -> list[bytes]:
+        """The values in the stream's format; ValueEncodeError or TooLargeError names what has no place there."""
+        encode = self._encode or self._by_format(form)
+        return self.check([encode(value) for value in values])
+
+    def check(self, encoded: Sequence[bytes]) -> list[bytes]:
+        """``encoded`` as a list, every one within its limit; or ValueEncodeError, TooLargeError."""
+        try:
+            longest = max(map(len, encoded), default=0)
+        except TypeError:
+            raise ValueEncodeError(f"stream {self.stream!r}: encoded values are bytes") from None
+        if longest > MAX_VALUE_BYTES:
+            raise TooLargeError(f"a record of stream {self.stream!r}", longest, MAX_VALUE_BYTES)
+        return encoded if isinstance(encoded, list) else list(encoded)
+
+    def _by_format(self, form: specs.ValueFormat.ValueType) -> Callable[[Any], bytes]:
+        if form == specs.VALUE_FORMAT_RAW:
+            return codec_for(bytes, f"stream {self.stream!r}").checked
+        if form == specs.VALUE_FORMAT_PROTOBUF:
+            return self._encode_message
+        if form == specs.VALUE_FORMAT_CUSTOM:
+            raise UsageError(
+                f"stream {self.stream!r} has a codec of its own: pass topology=, or encoded=True with encoded values"
+            )
+        return self._encode_any
+
+    def _encode_message(self, value: Any) -> bytes:
+        try:
+            encoded: bytes = value.SerializeToString(deterministic=True)
+        except Exception as error:
+            raise ValueEncodeError(
+                f"stream {self.stream!r} carries protobuf messages, not {type_name(type(value))} ({error})"
+            ) from error
+        return encoded
+
+    def keys(
+        self,
+        consumer: ConsumerRouting,
+        values: Sequence[Any] | None,
+        encoded: Sequence[bytes],
+        given: GivenKeys | None,
+        form: specs.ValueFormat.ValueType,
+    ) -> list[bytes]:
+        """Each record's key at ``consumer``: from the column ``given``, or from the values (decoded, if need be).
+
+        KeyExtractionError or TooLargeError names what is wrong with which value.
+        """
+        if consumer.log:
+            return [b""] * len(encoded)
+        column = self._column(consumer, given)
+        if column is not None:
+            return self._check_keys(consumer, column, len(encoded))
+        if values is None:
+            decode = self._decode or self._decoder(consumer, form)
+            values = [decode(value) for value in encoded]
+        extract = self._known.get((consumer.topology, consumer.computation))
+        if extract is not None:
+            return [extract(value) for value in values]
+        kinds = set(map(type, values))
+        if len(kinds) == 1:
+            extract = self._extractor(consumer, kinds.pop())
+            return [extract(value) for value in values]
+        return [self._extractor(consumer, type(value))(value) for value in values]
+
+    def _column(self, consumer: ConsumerRouting, given: GivenKeys | None) -> Sequence[str | bytes] | None:
+        if given is None or not isinstance(given, Mapping):
+            return given
+        column = given.get(consumer.computation)
+        return given.get(f"{consumer.topology}/{consumer.computation}") if column is None else column
+
+    def _check_keys(self, consumer: ConsumerRouting, column: Sequence[str | bytes], count: int) -> list[bytes]:
+        if len(column) != count:
+            raise UsageError(f"{len(column)} keys for computation {consumer.computation!r}, but {count} records")
+        keys = [key.encode() if isinstance(key, str) else key for key in column]
+        if not all(key.__class__ is bytes for key in keys):
+            raise UsageError(f"keys for computation {consumer.computation!r} are str or bytes")
+        if keys and (longest := max(map(len, keys))) > MAX_KEY_BYTES:
+            raise TooLargeError(f"a key for computation {consumer.computation!r}", longest, MAX_KEY_BYTES)
+        return keys
+
+    def _decoder(self, consumer: ConsumerRouting, form: specs.ValueFormat.ValueType) -> Callable[[bytes], Any]:
+        if form in (specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED):
+            return msgspec.msgpack.decode
+        raise KeyExtractionError(
+            f"stream {self.stream!r}: the keys for computation {consumer.computation!r} cannot be read from encoded "
+            "values: pass keys=, or topology="
+        )
+
+    def _extractor(self, consumer: ConsumerRouting, kind: type) -> _Extract:
+        extract = self._by_type.get((consumer.incarnation, kind))
+        if extract is None:
+            extract = self._by_type[consumer.incarnation, kind] = self._make_extractor(consumer, kind)
+        return extract
+
+    def _make_extractor(self, consumer: ConsumerRouting, kind: type) -> _Extract:
+        if not consumer.fields:
+            raise KeyExtractionError(
+                f"stream {self.stream!r} is keyed for computation {consumer.computation!r} of topology "
+                f"{consumer.topology!r} by code ({consumer.function or 'a function'}): pass that topology=, or keys="
+            )
+        if issubclass(kind, Mapping):
+            return mapping_extractor(consumer.fields, self.stream, consumer.computation)
+        paths = tuple(_attribute_path(kind, path) for path in consumer.fields)
+        return KeyExtractor(fields=paths).bind(kind, self.stream, consumer.computation)
+
+
+def _attribute_path(kind: Any, path: str) -> str:
+    """A path of encoded names as attributes of ``kind``, whose fields may be renamed."""
+    names = []
+    for name in path.split("."):
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            field = next((one for one in msgspec.structs.fields(kind) if one.encode_name == name), None)
+            name, kind = (field.name, field.type) if field is not None else (name, None)
+        names.append(name)
+    return ".".join(names)

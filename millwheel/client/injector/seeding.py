@@ -1,0 +1,142 @@
+"""An injector process and the low watermark authority: what it reports, and what it hears (sections 4.5, 5.2, 7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from millwheel.client.injector.publication import Published
+from millwheel.client.watermarks import WatermarkClient
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.rpc.watermarks import WatermarkReport, injector_computation
+
+__all__ = ["WatermarkSeed"]
+
+log = logging.getLogger("millwheel.client")
+
+_POLL_FIRST: Final = 0.005
+_POLL_LAST: Final = 0.25
+_ROWS: Final = 1_000
+
+
+class WatermarkSeed:
+    """Announces the process, reports for it, and follows the watermarks that it needs."""
+
+    def __init__(
+        self,
+        address: str,
+        stream: str,
+        process: str,
+        sequencer: int,
+        *,
+        on_superseded: Callable[[str], None],
+        on_watermarks: Callable[[Mapping[str, int]], None],
+    ) -> None:
+        self.computation = injector_computation(stream)
+        self._process = process
+        self._sequencer = sequencer
+        self._on_superseded = on_superseded
+        self._on_watermarks = on_watermarks
+        self._client = WatermarkClient(address, on_refused=self._refused, refresh=1.0)
+        self._values: dict[str, int] = {}
+        self._heard = asyncio.Event()
+        self._watched: frozenset[str] = frozenset()
+        self._watcher: asyncio.Task[None] | None = None
+        self._last: Published | None = None
+
+    @property
+    def together(self) -> int:
+        """What is broadcast for all processes of this injector, in microseconds."""
+        return self._values.get(self.computation, MIN_TIMESTAMP)
+
+    async def open(self, patience: float) -> int:
+        """Announce the process (G4); where it may start: its own last value, or that of all processes if it is larger.
+
+        AcceptRefusedError: the name is a newer process's. Other RequestErrors: not within ``patience`` seconds.
+        """
+        await self._client.__aenter__()
+        own = await self._client.accept(self.computation, self._process, self._sequencer, patience)
+        self.follow(())
+        async with asyncio.timeout(patience):
+            await self._heard.wait()
+        return max(own, self.together)
+
+    async def close(self) -> None:
+        """Report and hear nothing more."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._client.close()
+
+    def follow(self, consumers: Iterable[str]) -> None:
+        """Hear the watermarks of ``consumers``, beside the injector's own."""
+        wanted = frozenset((*consumers, self.computation))
+        if wanted == self._watched:
+            return
+        self._watched = wanted
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self._watcher = asyncio.create_task(self._watch(wanted), name="watermarks")
+
+    async def _watch(self, computations: frozenset[str]) -> None:
+        try:
+            async for news in self._client.watch(computations):
+                values = {name: update.watermark for name, update in news.items()}
+                self._values.update(values)
+                self._heard.set()
+                self._on_watermarks(values)
+        except RequestError as error:
+            log.error("watermarks of %s: %s", ", ".join(sorted(computations)), error)
+
+    def report(self, published: Published) -> None:
+        """Report, soon, unless that is what was reported last."""
+        if published == self._last:
+            return
+        self._last = published
+        self._client.report(
+            WatermarkReport(
+                self.computation,
+                self._process,
+                self._sequencer,
+                published.watermark,
+                published.watermark,
+                HoldKind.HOLD_KIND_UNSPECIFIED,
+                "",
+                published.idle,
+            )
+        )
+
+    async def settle(self, published: Published, patience: float) -> None:
+        """Report, and wait until the authority is seen to know it, plus infinity durably.
+
+        TimeoutError after ``patience`` seconds.
+        """
+        self.report(published)
+        delay = _POLL_FIRST
+        async with asyncio.timeout(patience):
+            while not await self._knows(published):
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, _POLL_LAST)
+        if published.watermark == MAX_TIMESTAMP:
+            # Accepting again changes nothing, and is answered when all that came before it is journaled.
+            await self._client.accept(self.computation, self._process, self._sequencer, patience)
+
+    async def _knows(self, published: Published) -> bool:
+        try:
+            told = await self._client.explain(self.computation, _ROWS)
+        except RequestError as error:
+            log.debug("explain %s: %s", self.computation, error)
+            return False
+        for row in [*told.intervals, *told.holding]:
+            if row.process == self._process and row.sequencer == self._sequencer:
+                if published.watermark == MAX_TIMESTAMP:
+                    return row.watermark_us == MAX_TIMESTAMP
+                return row.watermark_us >= published.watermark and row.idle == published.idle
+        return False
+
+    def _refused(self, report: WatermarkReport) -> None:
+        self._on_superseded(f"the low watermark authority refused sequencer {report.sequencer}")

@@ -1,0 +1,282 @@
+"""An opened injector's inside: its core, with the connections, the clock and the waiting around it (section 5.2).
+
+It decides nothing: events go to the core, and the core's instructions to links, authority and timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from millwheel.client.control import ControlClient
+from millwheel.client.injector.core import InjectorCore
+from millwheel.client.injector.errors import InjectorClosedError, InjectorError, InjectorSupersededError
+from millwheel.client.injector.link import Link
+from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits
+from millwheel.client.injector.routing import Routing, routing_from_wire
+from millwheel.client.injector.seeding import WatermarkSeed
+from millwheel.client.injector.wire import SenderIdentity
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.rpc.watermarks import AcceptRefusedError
+
+__all__ = ["Session"]
+
+log = logging.getLogger("millwheel.client")
+
+_LONG_THROTTLE: Final = 10.0
+"""Seconds of waiting that are worth a word."""
+
+
+class Session:
+    """One life of one injector process. ``sequencer`` 0 draws one; another sends on behalf of who drew it."""
+
+    def __init__(
+        self, address: str, stream: str, process: str, sequencer: int, limits: Limits, patience: float
+    ) -> None:
+        self.core = InjectorCore(stream, process, limits=limits, chance=random.random)
+        self.delegate = sequencer != 0
+        self.is_open = False
+        self._identity = SenderIdentity(stream, process, sequencer, watched=not self.delegate)
+        self._patience = patience
+        self._control = ControlClient(address, patience=patience)
+        self._links: dict[str, Link] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._seed: WatermarkSeed | None = None
+        self._router: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: int | None = None
+        self._change: asyncio.Future[None] | None = None
+        self._waking = asyncio.Lock()
+
+    @property
+    def sequencer(self) -> int:
+        """The sequencer that it sends under."""
+        return self._identity.sequencer
+
+    @property
+    def routing(self) -> Routing:
+        """The routing at hand; there is one once the session is open."""
+        assert self.core.routing is not None
+        return self.core.routing
+
+    # Its life.
+
+    async def open(self) -> None:
+        """Announce the process, and learn the routing. RequestError or InjectorError says what stands against it."""
+        self._loop = asyncio.get_running_loop()
+        self.is_open = True
+        try:
+            if not self.delegate:
+                await self._announce()
+            self._router = asyncio.create_task(self._route(), name=f"routing of {self.core.stream}")
+            await self.until(lambda: self.core.routing is not None, self._patience, "the routing")
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _announce(self) -> None:
+        stream, process = self.core.stream, self.core.process
+        opened = await self._control.open_injector(stream, process)
+        self._identity = SenderIdentity(stream, process, opened.sequencer)
+        if not opened.authority.address:
+            raise InjectorError(f"no low watermark authority serves stream {stream!r} yet: try again")
+        self._seed = WatermarkSeed(
+            opened.authority.address,
+            stream,
+            process,
+            opened.sequencer,
+            on_superseded=self._superseded,
+            on_watermarks=self._observed,
+        )
+        try:
+            reached = await self._seed.open(self._patience)
+        except AcceptRefusedError as error:
+            raise InjectorSupersededError(stream, process, error.message) from error
+        except TimeoutError as error:
+            raise InjectorError(f"the low watermark of stream {stream!r} was not told in time: try again") from error
+        self.core.publication.start(max(reached, opened.watermark_us))
+        self.publish()
+
+    async def close(self) -> None:
+        """Hang up."""
+        self.is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._router is not None:
+            self._router.cancel()
+            await asyncio.gather(self._router, return_exceptions=True)
+        links, self._links = list(self._links.values()), {}
+        await asyncio.gather(*(link.close() for link in links), *self._closing, return_exceptions=True)
+        if self._seed is not None:
+            await self._seed.close()
+        await self._control.close()
+        self._changed()
+
+    def check(self) -> None:
+        """Raise what keeps the session from taking records: InjectorError."""
+        if self.core.failed is not None:
+            raise self.core.failed
+        if not self.is_open:
+            raise InjectorClosedError(f"the injector of stream {self.core.stream!r} is not open: use `async with`")
+        self.core.check_open()
+
+    # What the injector asks for.
+
+    def add(self, columns: Columns) -> None:
+        """Have the core accept records."""
+        self._perform(self.core.add(columns, self._now()))
+
+    async def admission(self, newest: int) -> None:
+        """Wait for the end of idleness, for room, and for the throttle."""
+        core = self.core
+        if core.publication.idling:
+            await self.wake()
+        if core.room() and not core.throttled(newest):
+            return
+        warning = self._loop.call_later(_LONG_THROTTLE, self._say_throttled, newest)
+        try:
+            await self.until(lambda: core.room() > 0 and not core.throttled(newest))
+        finally:
+            warning.cancel()
+
+    def _say_throttled(self, newest: int) -> None:
+        core = self.core
+        why = (
+            f"it is ahead of the low watermark by more than the allowed skew of {self.routing.allowed_skew / 1e6:g} s"
+            if core.throttled(newest)
+            else f"{core.unacked:,} records are not ACKed"
+        )
+        log.warning("injector %s of stream %r has waited for %g s: %s", core.process, core.stream, _LONG_THROTTLE, why)
+
+    async def wake(self) -> None:
+        """Take part in the minimum again, before anything is sent: else it could pass the records."""
+        async with self._waking:
+            if self.core.publication.idling and self._seed is not None:
+                self.core.publication.wake(self._seed.together)
+                await self.settle()
+                self.core.publication.raise_to(self._seed.together)
+
+    def publish(self) -> None:
+        """Report the watermark as it is now, if it is news."""
+        if self._seed is not None:
+            self._seed.report(self.core.published())
+
+    async def settle(self) -> None:
+        """Have the authority know what is published now; InjectorError if it does not answer."""
+        if self._seed is None or self.core.failed is not None:
+            return
+        try:
+            await self._seed.settle(self.core.published(), self._patience)
+        except TimeoutError as error:
+            if self.core.failed is not None:
+                raise self.core.failed from error
+            raise InjectorError(
+                f"the low watermark authority did not confirm the watermark of process {self.core.process!r} of "
+                f"stream {self.core.stream!r} within {self._patience:g} s"
+            ) from error
+
+    async def until(self, done: Callable[[], bool], patience: float | None = None, what: str = "") -> None:
+        """Wait until ``done()``, looking again after every event; InjectorError if the session ends before."""
+        try:
+            async with asyncio.timeout(patience):
+                while not done():
+                    if self.core.failed is not None:
+                        raise self.core.failed
+                    if not self.is_open:
+                        raise InjectorClosedError(f"the injector of stream {self.core.stream!r} was closed")
+                    if self._change is None:
+                        self._change = self._loop.create_future()
+                    await asyncio.shield(self._change)
+        except TimeoutError as error:
+            raise InjectorError(f"{what} of stream {self.core.stream!r} did not come within {patience:g} s") from error
+        if self.core.failed is not None:
+            raise self.core.failed
+
+    # Events.
+
+    def connected(self, address: str) -> None:
+        """A link is open."""
+        self._perform(self.core.connected(address, self._now()))
+
+    def disconnected(self, address: str) -> None:
+        """A link broke."""
+        self.core.disconnected(address)
+
+    def answered(self, response: wire.DeliverResponse) -> None:
+        """A worker answered."""
+        instructions = self.core.answered(
+            response.token, response.outcome, response.indexes, response.message, self._now()
+        )
+        self._perform(instructions)
+
+    def _superseded(self, why: str) -> None:
+        self.core.superseded(why)
+        self._changed()
+
+    def _observed(self, watermarks: Mapping[str, int]) -> None:
+        self.core.observed(watermarks)
+        self._changed()
+
+    async def _route(self) -> None:
+        """Follow the stream's routing; the master's refusal ends the session."""
+        stream = self.core.stream
+        try:
+            async for response in self._control.watch_routing(stream):
+                try:
+                    routing = routing_from_wire(response)
+                except ValueError as error:
+                    log.error("routing of stream %r: %s; the one before is kept", stream, error)
+                    continue
+                self._perform(self.core.routed(routing, self._now()))
+                if self._seed is not None and routing.allowed_skew:
+                    self._seed.follow(name for name, consumer in routing.consumers.items() if not consumer.log)
+            self._fail(InjectorError(f"the master ended the routing of stream {stream!r}"))
+        except RequestError as error:
+            self._fail(InjectorError(f"the routing of stream {stream!r} is lost: {error}"))
+
+    def _fail(self, error: InjectorError) -> None:
+        self.core.failed = self.core.failed or error
+        self._changed()
+
+    def _perform(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Connect):
+                self._links[instruction.address] = Link(instruction.address, self._identity.request, self)
+            elif isinstance(instruction, Disconnect):
+                task = asyncio.create_task(self._links.pop(instruction.address).close())
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+            else:
+                self._links[instruction.address].send(instruction)
+        self.publish()
+        self._arm()
+        self._changed()
+
+    # Time and waiting.
+
+    def _arm(self) -> None:
+        at = self.core.next_alarm()
+        if at == self._timer_at or not self.is_open:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = None if at is None else self._loop.call_at(at / 1e6, self._tick)
+
+    def _tick(self) -> None:
+        self._timer_at = None
+        self._perform(self.core.tick(self._now()))
+
+    def _now(self) -> int:
+        # Rounded up, so that a timer that fires has its time behind it.
+        return int(self._loop.time() * 1e6) + 1
+
+    def _changed(self) -> None:
+        if self._change is not None:
+            if not self._change.done():
+                self._change.set_result(None)
+            self._change = None

@@ -1,0 +1,337 @@
+"""Injecting records from a program (section 5.2): the asyncio shell around the injector's core.
+
+    async with Injector("127.0.0.1:7433", "queries", process="reader-1") as injector:
+        await injector.send(Query("britney spears"), timestamp=now)
+        await injector.advance(now - seconds(5))
+
+Every record sent is delivered to every consumer of its stream until it is ACKed. See
+:mod:`millwheel.client.injector.ids` for what makes a record that is sent again, by this process or by
+its next life, the same record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final
+
+from millwheel.client.control import DEFAULT_ADDRESS
+from millwheel.client.injector.encoding import GivenKeys, RecordEncoder
+from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, UserId, drawn_scope, partition_scope
+from millwheel.client.injector.messages import Columns, Limits
+from millwheel.client.injector.session import Session
+from millwheel.core.time import Timestamp
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.topology import Topology
+
+__all__ = ["BatchOf", "Injector", "InjectorSettings"]
+
+_CHUNK: Final = 1_000
+_CHUNK_BYTES: Final = 1 << 20
+_OPAQUE: Final = IdScope(IdKind.OPAQUE)
+
+
+@dataclass(frozen=True, slots=True)
+class InjectorSettings:
+    """``patience``: seconds to wait for a cluster that cannot be reached, in opening and finishing. Once it is open, an
+    injector waits for workers without end."""
+
+    patience: float = 30.0
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOf:
+    """Batch number ``batch`` of ``query``: ids sent under it are unique within it (see CommitBatch)."""
+
+    query: str
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of send_many; ``scope`` None: the process counts the records itself."""
+
+    values: Sequence[Any]
+    timestamps: Sequence[int]
+    ids: Sequence[UserId] | None
+    positions: Sequence[int] | None
+    scope: IdScope | None
+    keys: GivenKeys | None
+    encoded: bool
+
+
+class Injector:
+    """One process of the injector of ``stream``. Use it as ``async with``, from one event loop.
+
+    Leaving the block waits until every record is ACKed, unless it is left by an exception. The process then
+    still holds the stream's watermark where it left it: :meth:`finish` says that it will never send again,
+    :meth:`idle` that it has nothing to send for now.
+    """
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        stream: str = "",
+        *,
+        process: str = "injector",
+        topology: Topology | None = None,
+        source: str | None = None,
+        sequencer: int | None = None,
+        settings: InjectorSettings | None = None,
+    ) -> None:
+        """``process`` is this process's name among the stream's injectors: a second one of that name ends the first.
+
+        ``topology``: the object that reads the stream, whose types, codecs and key functions are then used.
+        ``source``: within what ids, partitions and positions are unique; by default the process (see ids.py).
+        ``sequencer``: one that another Injector of this process name drew; this one sends on its behalf, by ids of
+        the records' own only, and leaves the watermark to it (the tasks of a Spark job).
+        """
+        for what, name in (("stream", stream), ("process", process), ("source", source or process)):
+            if not name or "/" in name:
+                raise UsageError(f"an injector's {what} is a name without a slash, not {name!r}")
+        self.stream = stream
+        self.process = process
+        settings = settings or InjectorSettings()
+        self._source = source or process
+        self._encoder = RecordEncoder(stream, topology)
+        self._hasher = IdHasher(stream, self._source)
+        self._session = Session(address, stream, process, sequencer or 0, settings.limits, settings.patience)
+        self._opened = False
+        self._drawn = 0
+
+    # Its life.
+
+    async def __aenter__(self) -> Injector:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and self._session.is_open:
+                await self.flush()
+                await self._session.settle()
+        finally:
+            await self.close()
+
+    async def open(self) -> None:
+        """Draw a sequencer, announce the process, and learn the routing; once.
+
+        RequestError or InjectorError says what stands against it.
+        """
+        if self._opened:
+            raise UsageError("an injector is opened once: make another one")
+        self._opened = True
+        await self._session.open()
+
+    async def close(self) -> None:
+        """Hang up at once. What is not ACKed stays unsure: send it again, under the same ids, from a new injector."""
+        await self._session.close()
+
+    # Sending.
+
+    async def send(
+        self,
+        value: Any,
+        *,
+        timestamp: Timestamp | int,
+        id: UserId | None = None,  # the word for it
+        position: int | None = None,
+        partition: str = "",
+    ) -> None:
+        """Send one record; returns when it is accepted, waiting for room if need be. :meth:`flush` waits for ACKs.
+
+        See :meth:`send_many` for the arguments and errors.
+        """
+        await self.send_many(
+            (value,),
+            (timestamp,),
+            ids=None if id is None else (id,),
+            positions=None if position is None else (position,),
+            partition=partition,
+        )
+
+    async def send_many(
+        self,
+        values: Sequence[Any],
+        timestamps: Sequence[int],
+        *,
+        ids: Sequence[UserId] | None = None,
+        positions: Sequence[int] | None = None,
+        partition: str = "",
+        batch: BatchOf | None = None,
+        keys: GivenKeys | None = None,
+        encoded: bool = False,
+    ) -> None:
+        """Send records, given as columns of equal length; returns when all are accepted.
+
+        ``timestamps``: microseconds. ``ids``: names of the records' own, unique within the source (and, with ``batch``,
+        within that batch); or ``positions`` of ``partition``, which rise from record to record, as long as
+        the source lives; or neither, and each record is a new one, even if it was sent before. ``keys``: the records'
+        keys where they are known, by consuming computation; else they are taken from the values. ``encoded``:
+        the values are encoded already.
+
+        ValueEncodeError, KeyExtractionError, TooLargeError: a value is at fault. Records are accepted in order, some
+        hundreds at a time: those that were accepted before are on their way. InjectorError: the injector has
+        stopped, and says why.
+        """
+        self._session.check()
+        count = len(values)
+        for what, column in (("timestamps", timestamps), ("ids", ids), ("positions", positions)):
+            if column is not None and len(column) != count:
+                raise UsageError(f"{count} values, but {len(column)} {what}")
+        for name, given in keys.items() if isinstance(keys, Mapping) else [("every consumer", keys)]:
+            if given is not None and len(given) != count:
+                raise UsageError(f"{count} values, but {len(given)} keys for {name}")
+        scope = self._scope(ids, positions, partition, batch)
+        call = _Call(values, timestamps, ids, positions, scope, keys, encoded)
+        start = 0
+        while start < count:
+            end = await self._room_for(call, start, min(start + _CHUNK, count))
+            start = self._accept(call, start, end)
+            if start < count:
+                await asyncio.sleep(0)
+
+    async def _room_for(self, call: _Call, start: int, end: int) -> int:
+        """Wait until some of these records may be accepted; up to which."""
+        while True:
+            await self._session.admission(max(call.timestamps[start:end]))
+            room = self._session.core.room()
+            if end - start <= room:
+                return end
+            end = start + max(1, room)
+
+    def _accept(self, call: _Call, start: int, end: int) -> int:
+        """Hand records to the core, fewer than asked for if they are large; up to which."""
+        values = call.values[start:end]
+        routing = self._session.routing
+        data = self._encoder.check(values) if call.encoded else self._encoder.encode(values, routing.format)
+        data = _within(data, _CHUNK_BYTES)
+        part = slice(start, start + len(data))
+        plain = None if call.encoded else values[: len(data)]
+        given = _cut(call.keys, part)
+        columns = {
+            name: self._encoder.keys(consumer, plain, data, given, routing.format)
+            for name, consumer in routing.consumers.items()
+        }
+        scope, known = self._known(call, part)
+        self._session.add(Columns(data, call.timestamps[part], columns, scope, known))
+        if call.scope is None:
+            self._drawn += len(data)
+        return part.stop
+
+    def _known(self, call: _Call, part: slice) -> tuple[IdScope, Sequence[int] | Sequence[bytes]]:
+        """The ids of records, and within what they are unique."""
+        if call.scope is None:
+            scope = drawn_scope(self.stream, self.process, self._session.sequencer)
+            return scope, range(self._drawn, self._drawn + part.stop - part.start)
+        if call.ids is not None:
+            return call.scope, self._hasher.hash_all(call.ids[part])
+        assert call.positions is not None
+        return call.scope, call.positions[part]
+
+    def _scope(
+        self,
+        ids: Sequence[UserId] | None,
+        positions: Sequence[int] | None,
+        partition: str,
+        batch: BatchOf | None,
+    ) -> IdScope | None:
+        """Within what the records are known; None where the process counts them itself."""
+        if ids is not None and positions is not None:
+            raise UsageError("give ids or positions, not both")
+        if self._session.delegate and ids is None:
+            raise UsageError("an injector that sends on another's behalf needs ids of the records' own")
+        if batch is not None:
+            if ids is None:
+                raise UsageError("a batch needs ids of the records' own")
+            return IdScope(IdKind.BATCH, batch.query, batch.batch)
+        if ids is not None:
+            return _OPAQUE
+        return None if positions is None else partition_scope(self.stream, self._source, partition)
+
+    # Watermarks.
+
+    @property
+    def watermark(self) -> Timestamp:
+        """What this process has published: no later record of it is older, but for late ones. Microseconds."""
+        return Timestamp(self._session.core.publication.value)
+
+    @property
+    def unacked(self) -> int:
+        """Records sent and not yet ACKed, counted once for each consumer."""
+        return self._session.core.unacked
+
+    @property
+    def late(self) -> int:
+        """Records sent behind the published watermark, ever."""
+        return self._session.core.late
+
+    @property
+    def sequencer(self) -> int:
+        """This life of the process: what an Injector that sends on its behalf is given."""
+        return self._session.sequencer
+
+    async def advance(self, watermark: Timestamp | int) -> None:
+        """Promise that no later record has a timestamp below ``watermark``; less than before says nothing new.
+
+        What is published is that, or the oldest record that is not ACKed (4.5).
+        """
+        self._session.check()
+        self._check_publishes()
+        if self._session.core.publication.idling:
+            await self._session.wake()
+        self._session.core.publication.declare(watermark)
+        self._session.publish()
+
+    async def idle(self) -> None:
+        """Nothing to send for now: the other processes' watermark goes on without this one's, once all is ACKed (G8).
+
+        The next :meth:`send` or :meth:`advance` joins them where they are by then: what is older is late.
+        """
+        self._session.check()
+        self._check_publishes()
+        await self.flush()
+        self._session.core.publication.idle()
+        self._session.publish()
+
+    async def flush(self) -> None:
+        """Wait until every record sent so far is ACKed by every consumer: it took effect, and will not be forgotten."""
+        target = self._session.core.accepted
+        await self._session.until(lambda: self._session.core.flushed(target))
+
+    async def finish(self) -> None:
+        """The end of this process's part of the stream: waits for the ACKs, then publishes plus infinity. Final."""
+        self._session.check()
+        self._check_publishes()
+        self._session.core.publication.finish()
+        await self.flush()
+        await self._session.settle()
+
+    def _check_publishes(self) -> None:
+        if self._session.delegate:
+            raise UsageError("an injector that sends on another's behalf leaves the watermark to that one")
+
+    def acknowledged(self, partition: str = "") -> int | None:
+        """Where the source may start ``partition`` again after a crash: every position below is ACKed by all.
+
+        None if nothing of it was sent by this process.
+        """
+        return self._session.core.acknowledged(partition_scope(self.stream, self._source, partition))
+
+
+def _within(data: list[bytes], most: int) -> list[bytes]:
+    """As many of ``data`` as come to ``most`` bytes, and at least one."""
+    while len(data) > 1 and sum(map(len, data)) > most:
+        data = data[: len(data) // 2]
+    return data
+
+
+def _cut(keys: GivenKeys | None, part: slice) -> GivenKeys | None:
+    if keys is None or not isinstance(keys, Mapping):
+        return None if keys is None else keys[part]
+    return {name: column[part] for name, column in keys.items()}

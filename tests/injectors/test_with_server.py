@@ -1,0 +1,256 @@
+"""Injectors against the real server: what was sent takes effect once, and the watermark follows (5.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+
+from millwheel.cli.dev_server import DevServer
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import (
+    BatchOf,
+    Injector,
+    InjectorClosedError,
+    InjectorSupersededError,
+    StreamDrainingError,
+)
+from millwheel.client.subscription import From, Subscription
+from millwheel.core.time import MAX_TIMESTAMP, seconds
+from millwheel.rpc.failures import RequestError
+from millwheel.sdk.errors import KeyExtractionError, UsageError, ValueEncodeError
+from tests.injectors import injected_shop as sample
+from tests.injectors.conftest import Submit
+from tests.injectors.injected_shop import Order
+
+ORDERS = [Order(f"user-{number % 7}", number) for number in range(2_500)]
+TIMES = [1_000_000 + number for number in range(2_500)]
+
+
+async def everything(address: str, stream: str) -> list[dict[str, Any]]:
+    """All records of a stream that has ended."""
+    found: list[dict[str, Any]] = []
+    async with Subscription(stream, start=From.OLDEST, address=address, record_type=dict, until_end=True) as reader:
+        async for batch in reader:
+            found += batch.values
+    return found
+
+
+def check_once(found: list[dict[str, Any]], orders: list[Order]) -> None:
+    assert Counter(row["number"] for row in found) == Counter(order.number for order in orders)
+    for user in {order.customer for order in orders}:
+        count = sum(order.customer == user for order in orders)
+        assert sorted(row["nth"] for row in found if row["user"] == user) == list(range(1, count + 1))
+
+
+async def keep_sending(injector: Injector) -> None:
+    """Until it fails."""
+    for time in range(1_000_000, 2_000_000, 1_000):
+        await injector.send(ORDERS[0], timestamp=time)
+        await injector.advance(time)
+        await asyncio.sleep(0.005)
+
+
+async def test_g1_what_is_sent_takes_effect_once_5_2(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    async with Injector(server.address, "orders", topology=sample.shop) as injector:
+        await injector.send_many(ORDERS[:2_000], TIMES[:2_000])
+        for order, time in zip(ORDERS[2_000:], TIMES[2_000:], strict=True):
+            await injector.send(order, timestamp=time)
+        await injector.flush()
+        assert injector.unacked == 0
+        await injector.finish()
+        assert injector.watermark == MAX_TIMESTAMP
+        with pytest.raises(InjectorClosedError, match="finished"):
+            await injector.send(ORDERS[0], timestamp=0)
+    check_once(await everything(server.address, "echo"), ORDERS)
+    with pytest.raises(RequestError, match="final"):
+        await Injector(server.address, "orders").open()
+
+
+@pytest.mark.parametrize("kind", ["positions", "ids"])
+async def test_g1_a_restarted_source_sends_again_without_effect_5_2(
+    server: DevServer, submit: Submit, kind: str
+) -> None:
+    await submit("shop")
+
+    def named(start: int, end: int) -> dict[str, Any]:
+        numbers = range(start, end)
+        return {"positions": numbers, "partition": "p"} if kind == "positions" else {"ids": [f"o{n}" for n in numbers]}
+
+    first = Injector(server.address, "orders", topology=sample.shop)
+    await first.open()
+    await first.send_many(ORDERS[:1_500], TIMES[:1_500], **named(0, 1_500))
+    await first.close()
+    async with Injector(server.address, "orders", topology=sample.shop) as second:
+        await second.send_many(ORDERS, TIMES, **named(0, 2_500))
+        await second.finish()
+        assert second.acknowledged("p") == (2_500 if kind == "positions" else None)
+    check_once(await everything(server.address, "echo"), ORDERS)
+
+
+async def test_g1_two_processes_of_one_source_send_one_record_6_1_1(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    async with (
+        Injector(server.address, "orders", process="a", source="group") as one,
+        Injector(server.address, "orders", process="b", source="group") as other,
+    ):
+        plain = [{"user": order.customer, "number": order.number} for order in ORDERS]
+        await one.send_many(plain, TIMES, positions=range(2_500), partition="7")
+        await other.send_many(plain, TIMES, positions=range(2_500), partition="7")
+        await asyncio.gather(one.finish(), other.finish())
+    check_once(await everything(server.address, "echo"), ORDERS)
+
+
+async def test_g1_replayed_batches_have_no_effect_9(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    async with Injector(server.address, "orders", process="spark", topology=sample.shop) as driver:
+
+        async def task(batch: int, orders: list[Order]) -> None:
+            async with Injector(
+                server.address, "orders", process="spark", topology=sample.shop, sequencer=driver.sequencer
+            ) as injector:
+                ids = [order.number for order in orders]
+                await injector.send_many(orders, [1] * len(orders), ids=ids, batch=BatchOf("query", batch))
+                with pytest.raises(UsageError, match="on another's behalf"):
+                    await injector.send(orders[0], timestamp=1)
+                with pytest.raises(UsageError, match="on another's behalf"):
+                    await injector.advance(5)
+
+        await asyncio.gather(task(0, ORDERS[:1_000]), task(0, ORDERS[:1_000]))
+        await task(1, ORDERS[1_000:])
+        await asyncio.gather(task(0, ORDERS[:500][::-1]), task(1, ORDERS[1_000:]))
+        await driver.finish()
+    check_once(await everything(server.address, "echo"), ORDERS)
+
+
+async def test_keys_by_code_need_the_topology_or_the_keys_4_2(server: DevServer, submit: Submit) -> None:
+    await submit("codekeyed")
+    async with Injector(server.address, "orders", process="plain") as injector:
+        with pytest.raises(KeyExtractionError, match=r"by code \(.*bucket\): pass that topology=, or keys="):
+            await injector.send({"user": "u", "number": 1}, timestamp=5)
+        data = [msgspec.msgpack.encode(order) for order in ORDERS[:10]]
+        await injector.send_many(data, TIMES[:10], encoded=True, keys={"hours": ["given"] * 10})
+        await injector.send_many(data, TIMES[:10], encoded=True, keys=["given"] * 10)
+        async with Injector(server.address, "orders", process="typed", topology=sample.codekeyed) as typed:
+            await typed.send_many(ORDERS, TIMES)
+            await typed.finish()
+        await injector.finish()
+    totals = {row["bucket"]: row["count"] for row in await everything(server.address, "totals")}
+    assert totals == {"given": 20, "0": 834, "1": 833, "2": 833}
+
+
+async def test_g3_a_second_process_of_a_name_ends_the_first_fig_12(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    async with Injector(server.address, "orders", topology=sample.shop) as first:
+        await first.send(ORDERS[0], timestamp=5)
+        await first.flush()
+        async with Injector(server.address, "orders", topology=sample.shop) as second:
+            await second.send(ORDERS[1], timestamp=6)
+            await second.flush()
+            with pytest.raises(InjectorSupersededError, match="'injector' of stream 'orders' has a successor"):
+                await keep_sending(first)
+            await second.finish()
+        with pytest.raises(InjectorSupersededError):
+            await first.flush()
+        await first.close()
+    assert [row["number"] for row in await everything(server.address, "echo")] == [0, 1]
+
+
+async def test_a_draining_stream_ends_the_sending_but_not_the_delivery_5_2(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    async with (
+        Injector(server.address, "orders", topology=sample.shop) as injector,
+        ControlClient(server.address) as control,
+    ):
+        await injector.send_many(ORDERS, TIMES)
+        await control.drain("shop")
+        with pytest.raises(StreamDrainingError, match="takes no new records"):
+            await keep_sending(injector)
+        await injector.flush()
+
+
+async def test_g8_the_watermark_of_all_follows_and_idle_processes_leave_it_5_2(
+    server: DevServer, submit: Submit
+) -> None:
+    await submit("shop")
+    async with (
+        Injector(server.address, "orders", process="a", topology=sample.shop) as one,
+        Injector(server.address, "orders", process="b", topology=sample.shop) as other,
+        Subscription("echo", start=From.OLDEST, address=server.address, watermarks=True, record_type=dict) as reader,
+    ):
+        batches = aiter(reader)
+
+        async def reach(watermark: int) -> None:
+            while reader.watermark < watermark:
+                await anext(batches)
+            assert reader.watermark == watermark
+
+        await one.advance(1_000)
+        await other.advance(500)
+        await reach(500)
+        await other.idle()
+        await reach(1_000)
+        await one.advance(2_000)
+        await reach(2_000)
+        await other.send(ORDERS[0], timestamp=1_500)
+        assert (other.watermark, other.late) == (2_000, 1)
+        await other.send(ORDERS[1], timestamp=2_500)
+        await one.advance(9_000)
+        await other.advance(3_000)
+        await reach(3_000)
+
+
+async def test_records_are_throttled_until_the_low_watermark_follows_8_4(server: DevServer, submit: Submit) -> None:
+    await submit("throttled")
+    async with (
+        Injector(server.address, "orders", process="fast", topology=sample.throttled) as fast,
+        Injector(server.address, "orders", process="slow", topology=sample.throttled) as slow,
+    ):
+        await slow.advance(seconds(1))
+        await fast.advance(seconds(5))
+        await fast.send(ORDERS[0], timestamp=seconds(6))
+        await fast.flush()
+        waiting = asyncio.create_task(fast.send(ORDERS[1], timestamp=seconds(60)))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        await slow.send(ORDERS[2], timestamp=seconds(99))
+        assert not waiting.done(), "the source that holds the watermark back is never throttled, others are"
+        await slow.advance(seconds(51))
+        await fast.advance(seconds(50))
+        await asyncio.wait_for(waiting, 10)
+
+
+async def test_values_and_calls_that_make_no_sense_are_named(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    with pytest.raises(UsageError, match="no stream 'nothing'"):
+        Injector(server.address, "nothing", topology=sample.shop)
+    with pytest.raises(UsageError, match="process is a name without a slash"):
+        Injector(server.address, "orders", process="a/b")
+    with pytest.raises(RequestError, match="nothing"):
+        await Injector(server.address, "nothing").open()
+    injector = Injector(server.address, "orders", topology=sample.shop)
+    with pytest.raises(InjectorClosedError, match="async with"):
+        await injector.send(ORDERS[0], timestamp=1)
+    async with injector:
+        with pytest.raises(ValueEncodeError, match="'orders' carries Order, not dict"):
+            await injector.send({}, timestamp=1)
+        with pytest.raises(UsageError, match="1 values, but 2 timestamps"):
+            await injector.send_many([ORDERS[0]], [1, 2])
+        with pytest.raises(UsageError, match="ids or positions, not both"):
+            await injector.send(ORDERS[0], timestamp=1, id="a", position=1)
+        with pytest.raises(UsageError, match="a batch needs ids"):
+            await injector.send_many([ORDERS[0]], [1], batch=BatchOf("q", 1))
+        with pytest.raises(UsageError, match="id is empty"):
+            await injector.send(ORDERS[0], timestamp=1, id="")
+        with pytest.raises(UsageError, match="opened once"):
+            await injector.open()
+    async with Injector(server.address, "orders") as plain:
+        with pytest.raises(KeyExtractionError, match="'echo'"):
+            await plain.send({"number": 5}, timestamp=1)
+        with pytest.raises(UsageError, match="2 keys"):
+            await plain.send_many([{"number": 5}], [1], keys=["a", "b"])
+        await plain.send(Order("u", 5), timestamp=1)
