@@ -1,0 +1,55 @@
+"""New York's clock: local hours and days as windows, and what they are called."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from millwheel import MAX_TIMESTAMP, Timestamp, hours, to_datetime
+from millwheel.windows import Window, tumbling
+
+__all__ = ["NEW_YORK", "day_of", "hour_of", "local_time", "next_hour", "slot_of"]
+
+NEW_YORK: Final = ZoneInfo("America/New_York")
+
+_HOURS: Final = tumbling(hours(1), zone=NEW_YORK)
+_DAYS: Final = tumbling(hours(24), zone=NEW_YORK)
+_QUARTER: Final = 900_000_000
+"""No window of any zone's clock begins within a quarter of an hour."""
+
+
+def hour_of(timestamp: int) -> Window:
+    """The local hour that ``timestamp`` lies in."""
+    return _hour(timestamp // _QUARTER)
+
+
+def next_hour(window: Window) -> Window | None:
+    """The local hour after ``window``; None at the end of time."""
+    return hour_of(window.end) if window.end < MAX_TIMESTAMP else None
+
+
+def day_of(timestamp: int) -> Window:
+    """The local day, from midnight to midnight, that ``timestamp`` lies in: 23 or 25 hours where the clocks change."""
+    return _day(timestamp // _QUARTER)
+
+
+def local_time(timestamp: int) -> datetime:
+    """The wall clock's time in New York."""
+    return to_datetime(Timestamp(timestamp)).astimezone(NEW_YORK)
+
+
+def slot_of(window: Window) -> str:
+    """The window's place in the week, such as ``Fri 17``."""
+    return f"{local_time(window.start):%a %H}"
+
+
+@lru_cache(maxsize=4_096)
+def _hour(quarter: int) -> Window:
+    return _HOURS.windows_of(quarter * _QUARTER)[0]
+
+
+@lru_cache(maxsize=4_096)
+def _day(quarter: int) -> Window:
+    return _DAYS.windows_of(quarter * _QUARTER)[0]

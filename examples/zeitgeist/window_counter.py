@@ -1,0 +1,64 @@
+"""Counts departures by airport and local hour (figures 2 and 9)."""
+
+from __future__ import annotations
+
+import msgspec
+
+import millwheel as mw
+from examples.zeitgeist.clock import hour_of, slot_of
+from examples.zeitgeist.records import Departure, WindowCount
+
+__all__ = ["Hours", "WindowCounter"]
+
+
+class Hour(msgspec.Struct):
+    """What has left in a window so far."""
+
+    departures: int = 0
+    delay: int = 0
+
+
+class Hours(msgspec.Struct):
+    """The hours of an airport that are not complete, by their starts."""
+
+    city: str = ""
+    open: dict[int, Hour] = msgspec.field(default_factory=dict)
+
+
+class WindowCounter(mw.Computation[Departure, Hours]):
+    """One WindowCount per airport and local hour, once the low watermark says that the hour is complete.
+
+    Hours without a departure count too: that nothing left is what a dip is made of. From an airport's
+    first hour on there is one after the other until ``until`` (microseconds; by default without end).
+    A source that ends (watermark +inf) ends them with the last hour that has a departure.
+    """
+
+    def __init__(self, until: mw.Timestamp = mw.MAX_TIMESTAMP) -> None:
+        self.until = until
+
+    def process_record(self, ctx: mw.Context[Hours], record: mw.Record[Departure]) -> None:
+        """Count a departure in its hour."""
+        departure, state = record.value, ctx.state
+        window = hour_of(record.timestamp)
+        hour = state.open.get(window.start)
+        if hour is None:
+            hour = state.open[window.start] = Hour()
+            state.city = departure.city
+            ctx.set_timer(mw.Timestamp(window.end), str(window.start))
+        hour.departures += 1
+        hour.delay += max(departure.delay, 0)
+
+    def process_timer(self, ctx: mw.Context[Hours], timer: mw.Timer) -> None:
+        """An hour is complete: produce it, and wait for the next, which may have no departure to announce it."""
+        state, window = ctx.state, hour_of(int(timer.tag))
+        hour = state.open.pop(window.start, None) or Hour()
+        ctx.produce(
+            "windows",
+            WindowCount(ctx.key, state.city, slot_of(window), window.start, window.end, hour.departures, hour.delay),
+        )
+        follower = hour_of(window.end)
+        if follower.start not in state.open and follower.end <= self.until and self._goes_on(ctx):
+            ctx.set_timer(mw.Timestamp(follower.end), str(follower.start))
+
+    def _goes_on(self, ctx: mw.Context[Hours]) -> bool:
+        return bool(ctx.state.open) or min(self.until, ctx.watermark) < mw.MAX_TIMESTAMP
