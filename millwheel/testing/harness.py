@@ -11,7 +11,7 @@ import asyncio
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -123,6 +123,7 @@ class TopologyHarness:
         self._produced: dict[str, list[Produced]] = {}
         self._seen: dict[str, set[tuple[str, int]]] = {}
         self._injected: dict[str, int] = {}
+        self._extractors: dict[str, list[tuple[str, Callable[[Any], bytes]]]] = {}
         self._watermarks: dict[str, int] = {}
         self._by_interval: dict[str, dict[KeyInterval, int]] = {}
         self._declared: dict[str, int] = dict.fromkeys(self._sources, int(MIN_TIMESTAMP))
@@ -142,20 +143,42 @@ class TopologyHarness:
     # What tests do.
 
     def send(self, stream: str, value: Any, timestamp: Timestamp, *, record_id: bytes | None = None) -> None:
-        """Inject a record. With ``record_id`` (16 bytes) the same id again is a duplicate, as with an injector's ids."""
-        encoded = self._codec(stream).checked(value)
-        position = self._injected[stream] = self._injected.get(stream, 0) + 1
-        origin = f"injector/{stream}/test"
-        sender = Sender(origin, 1, None, f"injector/{stream}", self._watermarks[f"injector/{stream}"])
-        for consumer, extract in consumers_of(self.topology, stream):
-            key = extract(value)
-            ids = PositionIds(origin, 0, [position]) if record_id is None else OpaqueIds([record_id])
-            journal = self._locate(consumer, key)
-            delivery = Delivery(consumer, journal, stream, sender, ids, [key], [encoded], [timestamp], position, None)
-            self._unacked[journal, position] = delivery
+        """Inject a record. With ``record_id`` (16 bytes) the same id again is a duplicate, as an injector's own are."""
+        self.send_all(stream, [(value, timestamp)], record_ids=[record_id] if record_id else [])
+
+    def send_all(
+        self,
+        stream: str,
+        records: Iterable[tuple[Any, Timestamp]],
+        *,
+        record_ids: Sequence[bytes] = (),
+    ) -> None:
+        """Inject records, as (value, timestamp), that arrive together: they may share commits, as under load."""
+        codec, consumers = self._codec(stream), self._consumers(stream)
+        deliveries: dict[str, Delivery] = {}
+        for index, (value, timestamp) in enumerate(records):
+            encoded = codec.checked(value)
+            position = self._injected[stream] = self._injected.get(stream, 0) + 1
+            for consumer, extract in consumers:
+                key = extract(value)
+                journal = self._locate(consumer, key)
+                delivery = deliveries.get(journal)
+                if delivery is None:
+                    delivery = self._delivery(consumer, journal, stream, position, opaque=bool(record_ids))
+                    deliveries[journal] = delivery
+                delivery.keys.append(key)
+                delivery.values.append(encoded)
+                delivery.timestamps.append(timestamp)
+                ids: Any = delivery.ids
+                if record_ids:
+                    ids.ids.append(record_ids[index])
+                else:
+                    ids.positions.append(position)
+            if not consumers:
+                self._produced.setdefault(stream, []).append(Produced(value, timestamp))
+        for journal, delivery in deliveries.items():
+            self._unacked[journal, delivery.token] = delivery
             self._events.append((journal, delivery))
-        if not consumers_of(self.topology, stream):
-            self._produced.setdefault(stream, []).append(Produced(value, timestamp))
         self._run()
 
     def advance_watermark(self, to: Timestamp, stream: str | None = None) -> None:
@@ -242,6 +265,19 @@ class TopologyHarness:
         cuts = self._cuts
         return [KeyInterval(a, b) for a, b in zip([b"", *cuts], [*cuts, None], strict=True)] if cuts else [ALL_KEYS]
 
+    def _delivery(self, consumer: str, journal: str, stream: str, position: int, *, opaque: bool) -> Delivery:
+        """An injected batch to be filled, from ``position`` on."""
+        pending = [token for (to, token), one in self._unacked.items() if to == journal and one.stream == stream]
+        origin = f"injector/{stream}/test"
+        ids = OpaqueIds([]) if opaque else PositionIds(origin, min(pending, default=position), [])
+        sender = Sender(origin, 1, None, f"injector/{stream}", self._watermarks[f"injector/{stream}"])
+        return Delivery(consumer, journal, stream, sender, ids, [], [], [], position, None)
+
+    def _consumers(self, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:
+        if stream not in self._extractors:
+            self._extractors[stream] = list(consumers_of(self.topology, stream))
+        return self._extractors[stream]
+
     def _codec(self, stream: str) -> ValueCodec:
         codec = self._plan.streams[stream].codec
         assert codec is not None, "a topology that passed its check has a codec for every stream"
@@ -296,7 +332,7 @@ class TopologyHarness:
 
     def _publish(self, stream: str) -> None:
         """The injector's low watermark: what it declared, held back by what is not ACKed."""
-        pending = [one.timestamps[0] for one in self._unacked.values() if one.stream == stream]
+        pending = [min(one.timestamps) for one in self._unacked.values() if one.stream == stream]
         self._broadcast(f"injector/{stream}", min([self._declared[stream], *pending]))
 
     def _at(self, time: int, journal: str, event: Event) -> None:

@@ -108,6 +108,17 @@ def test_g1_a_record_sent_twice_counts_once_6_1_1() -> None:
     assert harness.values("windows") == [WindowCount("a", 1)]
 
 
+def test_duplicates_are_counted_whether_or_not_a_commit_goes_with_them_6_1_1() -> None:
+    harness = TopologyHarness(counting())
+    known, fresh = b"0123456789abcdef", b"fedcba9876543210"
+    harness.send("queries", Query("a"), at(0.5), record_id=known)
+    harness.send("queries", Query("a"), at(0.5), record_id=known)
+    assert harness.counts("window-counter")["duplicates"] == 1
+    both = [(Query("a"), at(0.5)), (Query("b"), at(0.5))]
+    harness.send_all("queries", both, record_ids=[known, fresh])
+    assert harness.counts("window-counter") == {"records": 2, "duplicates": 2, "late": 0, "dead_letters": 0}
+
+
 class Failing(mw.Computation[Query, Counts]):
     """Raises for the text "bad", after it has changed everything that it can."""
 

@@ -64,6 +64,8 @@ class Commits:
         duplicates = self._receiving.take_duplicates()
         batch = self._runner.batch
         if not batch and not self._acked:
+            # No commit is due that would carry their number: the next checkpoint does.
+            self.state.counts.duplicates += duplicates
             return False
         changed = self._sealer.encode_states(batch)
         sealed = self._sealer.seal(self._runner.take_batch(), changed, duplicates)
