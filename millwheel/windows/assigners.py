@@ -35,18 +35,26 @@ class Assigner(Protocol):
 class _Aligned:
     """Windows of ``size`` that begin every ``every`` microseconds from the epoch, shifted by ``offset``."""
 
-    __slots__ = ("every", "offset", "size")
+    __slots__ = ("_found", "_from", "_to", "every", "offset", "size")
 
     def __init__(self, size: int, every: int, offset: int) -> None:
         self.size = size
         self.every = every
         self.offset = offset
+        # The last answer, which holds for timestamps from _from to below _to: most are like the one before.
+        self._found: tuple[Window, ...] = ()
+        self._from = self._to = 0
 
     def windows_of(self, timestamp: int) -> tuple[Window, ...]:
         """See Assigner."""
+        if self._from <= timestamp < self._to:
+            return self._found
         last = timestamp - (timestamp - self.offset) % self.every
         first = last - (self.size - 1 - (timestamp - last)) // self.every * self.every
-        return tuple(Window(start, start + self.size) for start in range(first, last + 1, self.every))
+        found = tuple(Window(start, start + self.size) for start in range(first, last + 1, self.every))
+        # The same windows hold from the start of the last one to the end of the first, or the start of the next.
+        self._found, self._from, self._to = found, last, min(first + self.size, last + self.every)
+        return found
 
 
 class _Zoned:

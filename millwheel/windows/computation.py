@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -18,8 +18,19 @@ from millwheel.windows.result import Result
 
 __all__ = ["Aggregate"]
 
-Panes = dict[int, Any]
-"""By window start: (end, revision, accumulator). The revision is -1 until the first result is produced."""
+A = TypeVar("A")
+
+
+class Pane(msgspec.Struct, Generic[A], array_like=True):
+    """One window of one key. The revision is -1 until the first result is produced."""
+
+    end: int
+    revision: int
+    accumulator: A
+
+
+Panes = dict[int, Pane[Any]]
+"""By window start."""
 
 _NONE: Final = Duration(0)
 _PURGE: Final = "purge/"
@@ -67,13 +78,12 @@ class Aggregate(Computation[Any, Panes]):
                 if window.end <= ctx.watermark:
                     self._open_late(ctx, record, start, window.end)
                     continue
-                panes[start] = (window.end, -1, self._add(self._new(), record))
+                panes[start] = Pane(window.end, -1, self._add(self._new(), record))
                 ctx.set_timer(Timestamp(window.end), str(start))
             else:
-                end, revision, accumulator = pane
-                panes[start] = pane = (end, revision, self._add(accumulator, record))
-                if revision >= 0:
-                    self._produce(ctx, panes, start)
+                pane.accumulator = self._add(pane.accumulator, record)
+                if pane.revision >= 0:
+                    self._produce(ctx, pane, start)
 
     def process_timer(self, ctx: Context[Panes], timer: Timer) -> None:
         """The low watermark has passed a window's end (or what is allowed beyond it)."""
@@ -81,7 +91,7 @@ class Aggregate(Computation[Any, Panes]):
             ctx.state.pop(int(timer.tag.removeprefix(_PURGE)), None)
         else:
             start = int(timer.tag)
-            self._produce(ctx, ctx.state, start)
+            self._produce(ctx, ctx.state[start], start)
             if self.allowed_lateness:
                 ctx.set_timer(Timestamp(timer.timestamp + self.allowed_lateness), _PURGE + timer.tag)
             else:
@@ -93,21 +103,20 @@ class Aggregate(Computation[Any, Panes]):
         """A record whose window has ended, and is not kept: it had no record before, or its time is over."""
         purge_at = Timestamp(end + self.allowed_lateness)
         if ctx.watermark < purge_at:
-            ctx.state[start] = (end, -1, self._add(self._new(), record))
-            self._produce(ctx, ctx.state, start)
+            pane = ctx.state[start] = Pane(end, -1, self._add(self._new(), record))
+            self._produce(ctx, pane, start)
             ctx.set_timer(purge_at, f"{_PURGE}{start}")
         elif self.too_late is not None:
             ctx.produce(self.too_late, record.value)
 
-    def _produce(self, ctx: Context[Panes], panes: Panes, start: int) -> None:
-        end, revision, accumulator = panes[start]
-        panes[start] = (end, revision + 1, accumulator)
-        value = self.aggregator.result(accumulator)
-        result = Result(ctx.key, Timestamp(start), Timestamp(end), value, revision + 1)
-        ctx.produce(self.output, result, timestamp=Timestamp(end))
+    def _produce(self, ctx: Context[Panes], pane: Pane[Any], start: int) -> None:
+        pane.revision += 1
+        end = Timestamp(pane.end)
+        value = self.aggregator.result(pane.accumulator)
+        ctx.produce(self.output, Result(ctx.key, Timestamp(start), end, value, pane.revision), timestamp=end)
 
 
 def _panes_codec(aggregator: Aggregator[Any, Any]) -> Codec[Panes]:
     encoder = msgspec.msgpack.Encoder()
-    decoder = msgspec.msgpack.Decoder(dict[int, tuple[int, int, aggregator.accumulator]])  # type: ignore[name-defined]
+    decoder = msgspec.msgpack.Decoder(dict[int, Pane[aggregator.accumulator]])  # type: ignore[name-defined]
     return Codec(encoder.encode, decoder.decode, dict)
