@@ -1,0 +1,198 @@
+"""Whatever is wrong with what comes in is said clearly, and the service goes on (G1, G13)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import Injector
+from millwheel.client.subscription import Subscription
+from millwheel.rpc.channel import open_channel
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.rpc.v1 import subscription_pb2, watermark_pb2
+from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
+from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
+from tests.system import words as program
+from tests.system.raw import RawInjector
+from tests.system.server import Server, run_cli
+from tests.system.words import Seen, Word
+
+SOURCE = Path(program.__file__).read_text()
+
+
+async def submit(server: Server) -> None:
+    """Submit the words as a package of its own, not as a part of the tests."""
+    alone = server.db.parent / "words.py"
+    shutil.copy(program.__file__, alone)
+    submitted = await run_cli(server.address, "topology", "submit", f"{alone}:words")
+    assert submitted.code == 0, submitted.err
+
+
+async def read(server: Server, stream: str, kind: Any, count: int) -> list[Any]:
+    """The first ``count`` records of a stream."""
+    found: list[Any] = []
+    async with (
+        asyncio.timeout(20),
+        Subscription(stream, cursor="test", record_type=kind, address=server.address) as subscription,
+    ):
+        async for batch in subscription:
+            found += batch.values
+            if len(found) >= count:
+                return found
+    raise AssertionError("the stream ended")
+
+
+async def test_malformed_requests_are_answered_one_by_one_and_harm_nobody_else(server: Server) -> None:
+    await submit(server)
+    raw = await RawInjector.open(server.address, "words", "count", "spoken", "p")
+    good = msgspec.msgpack.encode(Word("good"))
+    unequal = raw.request([b"a", b"b"], [good], token=1)
+    unmarked = raw.request([b"a"], [good], token=2)
+    unmarked.ClearField("positions")
+    elsewhere = raw.request([b"a"], [good], token=3)
+    elsewhere.journal = "nobody.1.j1"
+    wrong_stream = raw.request([b"a"], [good], token=4)
+    wrong_stream.stream = "whispered"
+    bad_keys = raw.request([b"a"], [good], token=5)
+    bad_keys.sender.keys.start, bad_keys.sender.keys.end = b"z", b"a"
+    long_key = raw.request([b"k" * 5_000], [good], token=6)
+    long_value = raw.request([b"a"], [bytes((1 << 20) + 1)], token=7)
+    fine = raw.request([b"good"], [good], token=8)
+    answers = await raw.deliver(unequal, unmarked, elsewhere, wrong_stream, bad_keys, long_key, long_value, fine)
+    told = {token: (answer.outcome, answer.message) for token, answer in answers.items()}
+    for token, part in [
+        (1, "columns of unequal length: 2 keys, 1 values"),
+        (2, "set positions, opaque or batch"),
+        (4, "does not consume stream 'whispered'"),
+        (5, "z"),
+        (6, "a key of 5,000 bytes; the limit is 4,096"),
+        (7, "a value of 1,048,577 bytes; the limit is 1,048,576"),
+    ]:
+        assert told[token][0] == wire.DELIVERY_OUTCOME_INVALID, told[token]
+        assert part in told[token][1]
+    assert told[3][0] == wire.DELIVERY_OUTCOME_NOT_OWNER
+    assert told[8] == (wire.DELIVERY_OUTCOME_ACKED, "")
+    assert await read(server, "seen", Seen, 1) == [Seen("good", 1)]
+
+
+async def test_calls_that_begin_wrong_end_with_what_is_wrong(server: Server) -> None:
+    async with open_channel(server.address) as channel:
+        subscribe = SubscriptionServiceStub(channel).Subscribe(
+            iter([subscription_pb2.SubscribeRequest(ack=subscription_pb2.SubscribeAck(below_offset=3))])
+        )
+        with pytest.raises(grpc.aio.AioRpcError, match="begins with its start"):
+            await subscribe.read()
+        report = watermark_pb2.ReportRequest(intervals=[watermark_pb2.IntervalWatermark(computation="c", sequencer=1)])
+        with pytest.raises(grpc.aio.AioRpcError, match="keys is missing"):
+            await WatermarkServiceStub(channel).Report(iter([report])).read()
+    listed = await run_cli(server.address, "topology", "list")
+    assert listed.code == 0
+
+
+async def test_values_of_another_type_follow_the_failure_policy_and_name_stream_and_type(server: Server) -> None:
+    await submit(server)
+    raw = await RawInjector.open(server.address, "words", "count", "spoken", "p")
+    wrong, good = msgspec.msgpack.encode({"text": 5}), msgspec.msgpack.encode(Word("good"))
+    answers = await raw.deliver(raw.request([b"5", b"x", b"good"], [wrong, b"\xc1", good]))
+    assert answers[1].outcome == wire.DELIVERY_OUTCOME_ACKED
+    assert await read(server, "seen", Seen, 1) == [Seen("good", 1)]
+    letters = await read(server, "words.dead-letters", mw.DeadLetter, 2)
+    assert {letter.key for letter in letters} == {"5", "x"}
+    for letter in letters:
+        assert letter.stream == "spoken"
+        assert "'spoken'" in letter.error
+        assert "Word" in letter.error
+    assert {letter.value for letter in letters} == {wrong, b"\xc1"}
+
+
+@pytest.mark.parametrize(
+    ("word", "part"),
+    [
+        ("huge-state", "the limit of 4,194,304"),
+        ("huge-value", "the limit of 1,048,576"),
+        ("huge-tag", "the limit of 256"),
+    ],
+)
+async def test_what_a_hook_makes_too_large_fails_its_record_by_name(server: Server, word: str, part: str) -> None:
+    await submit(server)
+    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+        await injector.send(Word(word), timestamp=1)
+        await injector.send(Word("good"), timestamp=2)
+    assert await read(server, "seen", Seen, 1) == [Seen("good", 1)]
+    (letter,) = await read(server, "words.dead-letters", mw.DeadLetter, 1)
+    assert letter.key == word
+    assert part in letter.error, letter.error
+
+
+async def test_the_injector_refuses_what_is_too_large_before_it_is_sent(server: Server) -> None:
+    await submit(server)
+    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+        with pytest.raises(mw.TooLargeError, match=r"stream 'spoken'.*1,048,576"):
+            await injector.send(Word("x" * (1 << 20)), timestamp=1)
+        with pytest.raises(mw.MillwheelError, match="4,096"):
+            await injector.send(Word("x" * 5_000), timestamp=1)
+        await injector.send(Word("good"), timestamp=2)
+    assert await read(server, "seen", Seen, 1) == [Seen("good", 1)]
+
+
+async def test_streams_that_do_not_exist_are_named_with_the_nearest(server: Server) -> None:
+    await submit(server)
+    with pytest.raises(RequestError, match="did you mean 'spoken'") as refused:
+        await Injector(server.address, "spokn", process="p").open()
+    assert refused.value.code is FailureCode.NOT_FOUND
+    with pytest.raises(RequestError, match="did you mean 'seen'"):
+        await Subscription("sen", cursor="c", address=server.address).__aenter__()
+    told = await run_cli(server.address, "stream", "tail", "sen")
+    assert told.code == 3
+    assert "did you mean 'seen'" in told.err
+
+
+async def test_an_injector_into_a_stream_that_is_produced_is_refused(server: Server) -> None:
+    await submit(server)
+    with pytest.raises(RequestError) as refused:
+        await Injector(server.address, "seen", process="p").open()
+    assert "seen" in refused.value.message
+
+
+async def test_code_that_fails_on_the_server_alone_is_named_and_harms_nobody(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await submit(server)
+    source = SOURCE.replace('"words"', '"local"').replace('"spoken"', '"local-in"').replace('"seen"', '"local-out"')
+    guard = "import os\n\nif 'ONLY_HERE' not in os.environ:\n    raise ImportError('library frobnicate is not here')\n"
+    local = tmp_path / "local.py"
+    local.write_text(source.replace("import msgspec\n", f"import msgspec\n{guard}"))
+    monkeypatch.setenv("ONLY_HERE", "1")
+    submitted = await run_cli(server.address, "topology", "submit", f"{local}:words")
+    assert submitted.code == 0, submitted.err
+    async with asyncio.timeout(10):
+        while "frobnicate" not in (told := await run_cli(server.address, "watermark", "explain", "local/count")).out:
+            assert told.code == 0, told.err
+    assert "the code of topology 'local' cannot be loaded" in told.out
+    inspected = await run_cli(server.address, "key", "inspect", "local/count", "k")
+    assert inspected.code == 4
+    assert "frobnicate" in inspected.err
+    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+        await injector.send(Word("good"), timestamp=2)
+    assert await read(server, "seen", Seen, 1) == [Seen("good", 1)]
+    cancelled = await run_cli(server.address, "topology", "cancel", "local", "--yes")
+    assert cancelled.code == 0, cancelled.err
+
+
+async def test_submitting_twice_is_refused_and_changes_nothing(server: Server) -> None:
+    await submit(server)
+    async with ControlClient(server.address) as control:
+        before = (await control.get_topology("words")).topology
+        again = await run_cli(server.address, "topology", "submit", f"{server.db.parent / 'words.py'}:words")
+        assert again.code == 6
+        assert "running already" in again.err
+        assert (await control.get_topology("words")).topology == before

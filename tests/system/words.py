@@ -1,0 +1,43 @@
+"""A small topology, of which tests feed all kinds of bad input."""
+
+from __future__ import annotations
+
+import msgspec
+
+import millwheel as mw
+
+__all__ = ["Seen", "Word", "words"]
+
+
+class Word(msgspec.Struct):
+    text: str
+
+
+class Seen(msgspec.Struct, frozen=True):
+    text: str
+    times: int
+
+
+class State(msgspec.Struct):
+    times: int = 0
+    ballast: bytes = b""
+
+
+class Count(mw.Computation[Word, State]):
+    """Counts each word; some words ask for too much."""
+
+    def process_record(self, ctx: mw.Context[State], record: mw.Record[Word]) -> None:
+        state, text = ctx.state, record.value.text
+        state.times += 1
+        if text == "huge-state":
+            state.ballast = bytes(5 << 20)
+        if text == "huge-value":
+            ctx.produce("seen", Seen("x" * (2 << 20), 1))
+        if text == "huge-tag":
+            ctx.set_timer(record.timestamp, "t" * 1_000)
+        ctx.produce("seen", Seen(text, state.times))
+
+
+words = mw.Topology("words")
+words.source("spoken", Word)
+words.add(Count, inputs={"spoken": mw.key("text")}, outputs={"seen": Seen}, on_failure=mw.dead_letter(after=1))
