@@ -1,5 +1,6 @@
 """Injecting records from outside: the client side of section 5.2."""
 
+from millwheel.client.injector.blocking import BlockingInjector
 from millwheel.client.injector.errors import (
     InjectorClosedError,
     InjectorError,
@@ -12,6 +13,7 @@ from millwheel.client.injector.shell import BatchOf, Injector, InjectorSettings
 
 __all__ = [
     "BatchOf",
+    "BlockingInjector",
     "Injector",
     "InjectorClosedError",
     "InjectorError",

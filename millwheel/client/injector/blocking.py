@@ -1,0 +1,189 @@
+"""The injector for programs without an event loop: scripts, and the executors of Spark (section 5.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Sequence
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar
+
+from millwheel.client.control import DEFAULT_ADDRESS
+from millwheel.client.injector.encoding import GivenKeys
+from millwheel.client.injector.errors import InjectorClosedError
+from millwheel.client.injector.ids import UserId
+from millwheel.client.injector.shell import BatchOf, Injector, InjectorSettings
+from millwheel.core.time import Timestamp
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.topology import Topology
+
+__all__ = ["BlockingInjector"]
+
+T = TypeVar("T")
+
+
+class BlockingInjector:
+    """An :class:`Injector` on a thread of its own; use it as ``with``. Every call is that of the Injector, and blocks.
+
+    Calls may come from any thread. It belongs to the process that made it: it is not pickled, nor used after a
+    fork; make one in each task.
+    """
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        stream: str = "",
+        *,
+        process: str = "injector",
+        topology: Topology | None = None,
+        source: str | None = None,
+        sequencer: int | None = None,
+        settings: InjectorSettings | None = None,
+    ) -> None:
+        """See :class:`Injector`."""
+        self._injector = Injector(
+            address,
+            stream,
+            process=process,
+            topology=topology,
+            source=source,
+            sequencer=sequencer,
+            settings=settings,
+        )
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError("an injector is not pickled: make it where it is used, and pass on its arguments instead")
+
+    def __enter__(self) -> BlockingInjector:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._do(self._injector.__aexit__(kind, error, trace))
+        finally:
+            self._stop()
+
+    def open(self) -> None:
+        """See :meth:`Injector.open`."""
+        if self._loop is not None:
+            raise UsageError("an injector is opened once: make another one")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="millwheel-injector", daemon=True)
+        self._thread.start()
+        try:
+            self._do(self._injector.open())
+        except BaseException:
+            self._stop()
+            raise
+
+    def close(self) -> None:
+        """See :meth:`Injector.close`."""
+        if self._thread is not None:
+            try:
+                self._do(self._injector.close())
+            finally:
+                self._stop()
+
+    def send(
+        self,
+        value: Any,
+        *,
+        timestamp: Timestamp | int,
+        id: UserId | None = None,
+        position: int | None = None,
+        partition: str = "",
+    ) -> None:
+        """See :meth:`Injector.send`."""
+        self._do(
+            self._injector.send(value, timestamp=timestamp, id=id, position=position, partition=partition)
+        )  # fmt: skip
+
+    def send_many(
+        self,
+        values: Sequence[Any],
+        timestamps: Sequence[int],
+        *,
+        ids: Sequence[UserId] | None = None,
+        positions: Sequence[int] | None = None,
+        partition: str = "",
+        batch: BatchOf | None = None,
+        keys: GivenKeys | None = None,
+        encoded: bool = False,
+    ) -> None:
+        """See :meth:`Injector.send_many`."""
+        self._do(
+            self._injector.send_many(
+                values,
+                timestamps,
+                ids=ids,
+                positions=positions,
+                partition=partition,
+                batch=batch,
+                keys=keys,
+                encoded=encoded,
+            )
+        )
+
+    def advance(self, watermark: Timestamp | int) -> None:
+        """See :meth:`Injector.advance`."""
+        self._do(self._injector.advance(watermark))
+
+    def idle(self) -> None:
+        """See :meth:`Injector.idle`."""
+        self._do(self._injector.idle())
+
+    def flush(self) -> None:
+        """See :meth:`Injector.flush`."""
+        self._do(self._injector.flush())
+
+    def finish(self) -> None:
+        """See :meth:`Injector.finish`."""
+        self._do(self._injector.finish())
+
+    def acknowledged(self, partition: str = "") -> int | None:
+        """See :meth:`Injector.acknowledged`."""
+
+        async def ask() -> int | None:
+            return self._injector.acknowledged(partition)
+
+        return self._do(ask())
+
+    @property
+    def watermark(self) -> Timestamp:
+        """See :attr:`Injector.watermark`."""
+        return self._injector.watermark
+
+    @property
+    def sequencer(self) -> int:
+        """See :attr:`Injector.sequencer`."""
+        return self._injector.sequencer
+
+    def _do(self, call: Coroutine[Any, Any, T]) -> T:
+        if os.getpid() != self._pid:
+            call.close()
+            raise UsageError("an injector does not outlive a fork: make it in the process that uses it")
+        if self._loop is None or self._thread is None:
+            call.close()
+            raise InjectorClosedError(f"the injector of stream {self._injector.stream!r} is not open: use `with`")
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # A KeyboardInterrupt, say: the call is not to go on behind the caller's back.
+            future.cancel()
+            raise
+
+    def _stop(self) -> None:
+        loop, thread = self._loop, self._thread
+        self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
