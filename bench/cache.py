@@ -1,0 +1,94 @@
+"""The watermark-aware cache against LRU (8.3): `python -m bench.cache`.
+
+Each key buffers records in a window's state until the low watermark passes its end, and is then read once: "the
+most recently modified row is the one least likely to be fetched soon". Counted are reads of state rows per record.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from millwheel.worker.interval.cells import CELL_OVERHEAD, CellCache
+
+__all__ = ["main"]
+
+_KEYS = 20_000
+_STATE = b"x" * 200
+_CELL_BYTES = CELL_OVERHEAD + 6 + 3 * len(_STATE)
+
+
+@dataclass(slots=True)
+class Access:
+    """One use of a key's state, and when its timer is due from then on (None: no timer)."""
+
+    key: bytes
+    due: int | None
+
+
+def windows(rounds: int, seed: int = 1) -> list[Access]:
+    """Keys buffer in bursts spread over windows of different ends, and are read when those end."""
+    draw = random.Random(seed)
+    names = [b"%06d" % number for number in range(_KEYS)]
+    accesses: list[Access] = []
+    ending: dict[int, list[bytes]] = {}
+    for now in range(rounds):
+        for key in draw.sample(names, _KEYS // 20):
+            due = now + draw.choice((2, 10, 40))
+            accesses.append(Access(key, due))
+            ending.setdefault(due, []).append(key)
+        accesses.extend(Access(key, None) for key in ending.pop(now, ()))
+    return accesses
+
+
+def reads_of_cells(accesses: list[Access], capacity: int) -> int:
+    """Row reads with the interval's own cache."""
+    cache = CellCache(capacity * _CELL_BYTES, evicted=True)
+    due: dict[bytes, int | None] = {}
+    reads = 0
+    for number, access in enumerate(accesses):
+        cell = cache.cached().get(access.key)
+        if cell is None:
+            reads += 1
+            cell = cache.insert(access.key, _STATE)
+        cell.used = number // 100
+        due[access.key] = access.due
+        cache.evict((), due.get)
+    return reads
+
+
+def reads_of_lru(accesses: list[Access], capacity: int) -> int:
+    """Row reads with an LRU cache of as many cells."""
+    cache: OrderedDict[bytes, None] = OrderedDict()
+    reads = 0
+    for access in accesses:
+        if access.key in cache:
+            cache.move_to_end(access.key)
+            continue
+        reads += 1
+        cache[access.key] = None
+        if len(cache) > capacity:
+            cache.popitem(last=False)
+    return reads
+
+
+def main() -> None:
+    """Print reads per hundred uses at several sizes."""
+    accesses = windows(200)
+    table = Table(box=None, header_style="bold")
+    for title in ("CACHED KEYS", "SHARE", "READS, LRU", "READS, BY WATERMARK", "FEWER"):
+        table.add_column(title, justify="right")
+    for share in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8):
+        capacity = int(_KEYS * share)
+        lru, cells = reads_of_lru(accesses, capacity), reads_of_cells(accesses, capacity)
+        row = (f"{capacity:,}", f"{share:.0%}", f"{lru / len(accesses):.1%}", f"{cells / len(accesses):.1%}")
+        table.add_row(*row, f"{1 - cells / lru:.0%}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
