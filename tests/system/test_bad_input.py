@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
-from typing import Any
 
 import grpc
 import msgspec
@@ -24,31 +22,8 @@ from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from tests.system import words as program
 from tests.system.raw import RawInjector
 from tests.system.server import Server, run_cli
+from tests.system.speaking import SOURCE, read, submit
 from tests.system.words import Seen, Word
-
-SOURCE = Path(program.__file__).read_text()
-
-
-async def submit(server: Server) -> None:
-    """Submit the words as a package of its own, not as a part of the tests."""
-    alone = server.db.parent / "words.py"
-    shutil.copy(program.__file__, alone)
-    submitted = await run_cli(server.address, "topology", "submit", f"{alone}:words")
-    assert submitted.code == 0, submitted.err
-
-
-async def read(server: Server, stream: str, kind: Any, count: int) -> list[Any]:
-    """The first ``count`` records of a stream."""
-    found: list[Any] = []
-    async with (
-        asyncio.timeout(20),
-        Subscription(stream, cursor="test", record_type=kind, address=server.address) as subscription,
-    ):
-        async for batch in subscription:
-            found += batch.values
-            if len(found) >= count:
-                return found
-    raise AssertionError("the stream ended")
 
 
 async def test_malformed_requests_are_answered_one_by_one_and_harm_nobody_else(server: Server) -> None:

@@ -1,0 +1,60 @@
+"""What the tests of the words topology do again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+from millwheel.client.injector import Injector
+from millwheel.client.subscription import Subscription
+from tests.system import words as program
+from tests.system.server import Server, run_cli
+from tests.system.words import Word
+
+__all__ = ["SOURCE", "read", "speak", "submit", "submit_source"]
+
+SOURCE = Path(program.__file__).read_text()
+"""The words topology, to be varied."""
+
+
+async def submit(server: Server) -> None:
+    """Submit the words as a package of their own, not as a part of the tests."""
+    alone = server.db.parent / "words.py"
+    shutil.copy(program.__file__, alone)
+    submitted = await run_cli(server.address, "topology", "submit", f"{alone}:words")
+    assert submitted.code == 0, submitted.err
+
+
+async def submit_source(server: Server, name: str, source: str, attribute: str = "words") -> None:
+    """Submit a program as a module ``name``."""
+    path = server.db.parent / f"{name}.py"
+    path.write_text(source)
+    submitted = await run_cli(server.address, "topology", "submit", f"{path}:{attribute}")
+    assert submitted.code == 0, submitted.err
+
+
+async def speak(server: Server, *spoken: str, stream: str = "spoken", process: str = "p", first: int = 0) -> None:
+    """Inject words, and wait for their ACKs; the process stays open for more."""
+    async with (
+        asyncio.timeout(30),
+        Injector(server.address, stream, process=process, topology=program.words) as injector,
+    ):
+        for number, text in enumerate(spoken, first):
+            keys = {"count": [text]} if stream != "spoken" else None
+            await injector.send_many([Word(text)], [number + 1], positions=[number], keys=keys)
+
+
+async def read(server: Server, stream: str, kind: Any, count: int) -> list[Any]:
+    """The first ``count`` records of a stream."""
+    found: list[Any] = []
+    async with (
+        asyncio.timeout(30),
+        Subscription(stream, cursor="test", record_type=kind, address=server.address) as subscription,
+    ):
+        async for batch in subscription:
+            found += batch.values
+            if len(found) >= count:
+                return found
+    raise AssertionError("the stream ended")

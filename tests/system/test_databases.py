@@ -1,0 +1,216 @@
+"""Databases and ports that cannot be used: what is wrong and what to do is said, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.server import Finished, Server, run_cli
+from tests.system.speaking import read, speak, submit
+from tests.system.words import Seen
+
+SMALL_DISK = "64m"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system that is soon full; needs the right to mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.fixture
+async def cramped(small_disk: Path, tmp_path: Path) -> AsyncIterator[Server]:
+    server = Server(small_disk / "db", tmp_path / "server.log", level="warning")
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.close()
+
+
+def fill(place: Path) -> Path:
+    """Leave no byte free."""
+    filler = place / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while file.write(b"x" * size) == size:
+                    pass
+            except OSError:
+                continue
+    return filler
+
+
+async def test_g1_a_full_disk_stops_the_intake_and_loses_nothing(cramped: Server, small_disk: Path) -> None:
+    await submit_beside(cramped, small_disk.parent)
+    await speak(cramped, "before")
+    filler = fill(small_disk)
+    speaking = asyncio.create_task(speak(cramped, *(["during"] * 50), first=1))
+    await asyncio.sleep(1.5)
+    assert not speaking.done(), "nothing is ACKed that is not on disk"
+    filler.unlink()
+    await speaking
+    await speak(cramped, "after", first=51)
+    assert [(seen.text, seen.times) for seen in await read(cramped, "seen", Seen, 52)] == [
+        ("before", 1),
+        *[("during", number) for number in range(1, 51)],
+        ("after", 1),
+    ]
+    log = cramped.tail(100_000)
+    assert "trying again" in log
+    assert "space" in log.lower(), log[-2_000:]
+
+
+async def test_g1_a_server_killed_on_a_full_disk_goes_on_when_there_is_room(cramped: Server, small_disk: Path) -> None:
+    await submit_beside(cramped, small_disk.parent)
+    await speak(cramped, "before")
+    filler = fill(small_disk)
+    speaking = asyncio.create_task(speak(cramped, "during", first=1))
+    await asyncio.sleep(0.5)
+    await cramped.kill()
+    told = await attempt(cramped)
+    if told is not None:
+        assert told.code != 0
+        assert "space" in told.err.lower(), told.err
+        assert "Traceback" not in told.err
+    filler.unlink()
+    await cramped.kill()
+    await cramped.start()
+    await speaking
+    assert await read(cramped, "seen", Seen, 2) == [Seen("before", 1), Seen("during", 1)]
+
+
+async def submit_beside(server: Server, place: Path) -> None:
+    """Submit with the program kept elsewhere than on the small disk."""
+    program = place / "words.py"
+    shutil.copy(Path(__file__).with_name("words.py"), program)
+    submitted = await run_cli(server.address, "topology", "submit", f"{program}:words")
+    assert submitted.code == 0, submitted.err
+
+
+async def attempt(server: Server) -> Finished | None:
+    """Try to start; what a failure said, or None if the server runs."""
+    await server.spawn()
+    assert server.process.stdout is not None
+    line = await asyncio.wait_for(server.process.stdout.readline(), 20)
+    if line:
+        return None
+    return Finished(await server.process.wait(), "", server.tail())
+
+
+async def test_a_port_in_use_is_named(server: Server, tmp_path: Path) -> None:
+    other = Server(tmp_path / "db2", tmp_path / "other.log", port=server.port)
+    told = await attempt(other)
+    assert told is not None
+    assert told.code == 4
+    assert f"cannot listen on 127.0.0.1:{server.port}: the port is in use" in told.err
+    assert "choose another port" in told.err
+    assert not (tmp_path / "db2").exists(), "nothing is begun that cannot be served"
+
+
+async def test_a_database_in_use_is_named(server: Server, tmp_path: Path) -> None:
+    told = await attempt(Server(server.db, tmp_path / "other.log"))
+    assert told is not None
+    assert told.code == 1
+    assert str(server.db) in told.err
+    assert "process" in told.err
+
+
+async def test_a_foreign_directory_is_left_alone(tmp_path: Path) -> None:
+    foreign = tmp_path / "photos"
+    foreign.mkdir()
+    (foreign / "holiday.jpg").write_bytes(b"jpeg")
+    told = await attempt(Server(foreign, tmp_path / "server.log"))
+    assert told is not None
+    assert told.code == 1
+    assert str(foreign) in told.err
+    assert "Traceback" not in told.err
+    assert [one.name for one in foreign.iterdir()] == ["holiday.jpg"]
+
+
+async def test_a_file_in_place_of_a_database_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("no database")
+    told = await attempt(Server(file, tmp_path / "server.log"))
+    assert told is not None
+    assert told.code == 1
+    assert str(file) in told.err
+    assert file.read_text() == "no database"
+
+
+def manifest(db: Path) -> Path:
+    return next(path for path in sorted(db.rglob("MANIFEST-*")) if path.stat().st_size)
+
+
+def log_with_most(db: Path) -> Path:
+    """The write-ahead log."""
+    return max(db.rglob("*.log"), key=lambda path: path.stat().st_size)
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", ["current", "manifest", "log"])
+async def test_a_damaged_database_is_refused_by_name_and_not_made_worse(
+    server: Server, tmp_path: Path, damage: str
+) -> None:
+    await submit(server)
+    await speak(server, *(["word"] * 200))
+    await server.kill()
+    if damage == "current":
+        victim = next(server.db.rglob("CURRENT"))
+        victim.write_bytes(b"")
+    elif damage == "manifest":
+        victim = manifest(server.db)
+        flip(victim, victim.stat().st_size // 2)
+    else:
+        victim = log_with_most(server.db)
+        flip(victim, victim.stat().st_size // 3)
+    whole = tmp_path / "kept"
+    shutil.copytree(server.db, whole)
+    server.log.write_text("")
+    told = await attempt(server)
+    assert told is not None, f"the damage was not seen:\n{server.tail()}"
+    assert told.code == 1
+    assert str(server.db) in told.err
+    assert "Traceback" not in told.err
+    assert "damaged" in told.err or "corrupt" in told.err.lower(), told.err
+    assert (whole / victim.relative_to(server.db)).read_bytes() == victim.read_bytes()
+
+
+async def test_a_database_that_was_copied_whole_goes_on(server: Server, tmp_path: Path) -> None:
+    await submit(server)
+    await speak(server, "one")
+    code, _ = await server.stop()
+    assert code == 0
+    copied = tmp_path / "copy"
+    await asyncio.to_thread(shutil.copytree, server.db, copied)
+    second = Server(copied, tmp_path / "second.log")
+    try:
+        await second.start()
+        await speak(second, "one", "two")
+        assert await read(second, "seen", Seen, 2) == [Seen("one", 1), Seen("two", 1)]
+    finally:
+        await second.close()
+
+
+if sys.platform != "linux":
+    pytest.skip("the small disk and the damage are Linux's", allow_module_level=True)
