@@ -1,0 +1,234 @@
+"""A small cluster over loopback gRPC whose workers judge duplicates for real, and fail when told to.
+
+Master and workers are this module's; the authority is the real one on a memory store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import grpc
+
+from millwheel.authority.service import WatermarkServicer
+from millwheel.authority.shell import AuthorityShell
+from millwheel.client.injector.ids import IdKind, IdScope
+from millwheel.client.injector.messages import Send
+from millwheel.rpc.server import bind, create_server
+from millwheel.rpc.v1 import catalog_pb2, common_pb2, control_pb2, delivery_pb2, injection_pb2, topology_pb2
+from millwheel.rpc.v1.control_pb2_grpc import RoutingServiceServicer, add_RoutingServiceServicer_to_server
+from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer, add_DeliveryServiceServicer_to_server
+from millwheel.rpc.v1.injection_pb2_grpc import InjectionServiceServicer, add_InjectionServiceServicer_to_server
+from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
+from millwheel.store.memory import MemoryStore
+from millwheel.worker.dedup import Sender
+from tests.injectors.receivers import NOT_OWNER, Answer, Consumer
+
+__all__ = ["Cluster", "Worker", "cluster"]
+
+
+def _as_send(request: delivery_pb2.DeliverRequest, address: str) -> Send:
+    kind = request.WhichOneof("ids")
+    ids: list[Any]
+    if kind == "positions":
+        scope, ids = IdScope(IdKind.POSITION, request.positions.sequence), list(request.positions.positions)
+    else:
+        assert kind == "opaque"
+        blob = request.opaque.ids
+        scope, ids = IdScope(IdKind.OPAQUE), [blob[at : at + 16] for at in range(0, len(blob), 16)]
+    return Send(
+        address,
+        request.token,
+        request.consumer,
+        request.journal,
+        scope,
+        list(request.keys),
+        list(request.values),
+        list(request.timestamps_us),
+        ids,
+        request.sender.watermark_us,
+        request.positions.mark,
+        list(request.positions.unacked),
+    )
+
+
+class Worker(DeliveryServiceServicer):
+    """Takes, refuses and commits at random; ``calm`` ends that."""
+
+    def __init__(self, consumers: dict[str, Consumer], chance: Random) -> None:
+        self.consumers = consumers
+        self.chance = chance
+        self.calm = False
+        self.address = ""
+        self.batches: list[tuple[int, float]] = []
+        """Size and time of each batch."""
+        self._server: grpc.aio.Server | None = None
+        self._answers: set[asyncio.Queue[delivery_pb2.DeliverResponse]] = set()
+        self._committer: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen, where it listened before."""
+        self._server = create_server()
+        add_DeliveryServiceServicer_to_server(self, self._server)
+        port = int(self.address.rpartition(":")[2]) if self.address else 0
+        self.address = bind(self._server, port)
+        await self._server.start()
+        self._committer = asyncio.create_task(self._commit_for_ever())
+
+    async def die(self) -> None:
+        """Hang up on everybody; what was not committed is forgotten."""
+        assert self._server is not None
+        assert self._committer is not None
+        self._committer.cancel()
+        await asyncio.gather(self._committer, return_exceptions=True)
+        await self._server.stop(None)
+        for consumer in self.consumers.values():
+            for journal, owner in consumer.owners.items():
+                if owner == self.address:
+                    consumer.receivers[journal].crash()
+
+    async def Deliver(
+        self, request_iterator: AsyncIterator[delivery_pb2.DeliverRequest], context: Any
+    ) -> AsyncIterator[delivery_pb2.DeliverResponse]:
+        """As a worker does."""
+        answers: asyncio.Queue[delivery_pb2.DeliverResponse] = asyncio.Queue()
+        self._answers.add(answers)
+        reader = asyncio.create_task(self._read(request_iterator, answers))
+        try:
+            while True:
+                yield await answers.get()
+        finally:
+            reader.cancel()
+            self._answers.discard(answers)
+
+    async def _read(self, requests: AsyncIterator[delivery_pb2.DeliverRequest], answers: asyncio.Queue[Any]) -> None:
+        async for request in requests:
+            self.batches.append((len(request.keys), asyncio.get_running_loop().time()))
+            for token, outcome, indexes in self._take(request):
+                answers.put_nowait(delivery_pb2.DeliverResponse(token=token, outcome=outcome, indexes=indexes))
+
+    def _take(self, request: delivery_pb2.DeliverRequest) -> list[Answer]:
+        consumer = self.consumers[request.consumer]
+        if consumer.owners.get(request.journal) != self.address:
+            return [(request.token, NOT_OWNER, [])]
+        refuse = 0 if self.calm else self.chance.choice([0, 0, 0, 3, 1_000])
+        sender = Sender(
+            request.sender.origin,
+            request.sender.sequencer,
+            None,
+            request.sender.computation,
+            request.sender.watermark_us,
+        )
+        return consumer.receivers[request.journal].deliver(_as_send(request, self.address), sender, refuse)
+
+    async def _commit_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            for consumer in self.consumers.values():
+                for journal, receiver in list(consumer.receivers.items()):
+                    if consumer.owners[journal] == self.address:
+                        self._tell(receiver.commit(1_000_000 if self.calm else self.chance.randint(1, 400)))
+
+    def _tell(self, answers: list[tuple[str, Answer]]) -> None:
+        # To every stream that is open: a token of a stream that broke is nobody's by now.
+        for _, (token, outcome, indexes) in answers:
+            for queue in self._answers:
+                queue.put_nowait(delivery_pb2.DeliverResponse(token=token, outcome=outcome, indexes=indexes))
+
+
+class Cluster(RoutingServiceServicer, InjectionServiceServicer):
+    """The master's part, for one stream "s" of MessagePack maps, keyed by their field "k"."""
+
+    def __init__(self, consumers: dict[str, Consumer], workers: list[Worker]) -> None:
+        self.consumers = consumers
+        self.workers = workers
+        self.address = ""
+        self.authority = ""
+        self.stream = topology_pb2.StreamSpec(name="s", format=topology_pb2.VALUE_FORMAT_MSGPACK, injected=True)
+        self.revision = 1
+        self.sequencer = 0
+        self.mute = False
+        """Tell no routing."""
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Tell the routing as it is now."""
+        self.revision += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def OpenInjector(
+        self, request: injection_pb2.OpenInjectorRequest, context: Any
+    ) -> injection_pb2.OpenInjectorResponse:
+        """A sequencer."""
+        self.sequencer += 1
+        return injection_pb2.OpenInjectorResponse(
+            sequencer=self.sequencer, watermark_us=-(1 << 63), authority=common_pb2.Endpoint(address=self.authority)
+        )
+
+    async def WatchRouting(
+        self, request: control_pb2.WatchRoutingRequest, context: Any
+    ) -> AsyncIterator[control_pb2.WatchRoutingResponse]:
+        """The routing, and again after every change."""
+        while True:
+            changed = self._changed
+            if not self.mute:
+                yield self._routing()
+            await changed.wait()
+
+    def _routing(self) -> control_pb2.WatchRoutingResponse:
+        return control_pb2.WatchRoutingResponse(
+            revision=self.revision,
+            stream=self.stream,
+            consumers=[_route(consumer) for consumer in self.consumers.values()],
+        )
+
+
+def _route(consumer: Consumer) -> control_pb2.ConsumerRoute:
+    intervals = [
+        catalog_pb2.IntervalRecord(
+            keys=common_pb2.KeyInterval(start=receiver.keys.start, end=receiver.keys.end),
+            journal=journal,
+            sequencer=1 + consumer.tenures.get(journal, 0),
+            owner=common_pb2.Endpoint(address=consumer.owners[journal]) if consumer.owners[journal] else None,
+        )
+        for journal, receiver in consumer.receivers.items()
+    ]
+    return control_pb2.ConsumerRoute(
+        incarnation=consumer.name,
+        topology="t",
+        computation=consumer.name,
+        key=topology_pb2.KeySpec(fields=["k"]),
+        intervals=catalog_pb2.IntervalMapRecord(computation=consumer.name, intervals=intervals),
+    )
+
+
+@asynccontextmanager
+async def cluster(seed: int, workers: int = 2) -> AsyncIterator[Cluster]:
+    """Two consumers, some workers, a master and an authority."""
+    consumers: dict[str, Consumer] = {}
+    started = [Worker(consumers, Random(seed + number)) for number in range(workers)]
+    for worker in started:
+        await worker.start()
+    consumers["x"] = Consumer.new("x", started[0].address)
+    consumers["y"] = Consumer.new("y", started[-1].address)
+    store = MemoryStore()
+    await store.create_journal("authority.0")
+    authority = await AuthorityShell.open(store, "authority.0", 1)
+    made = Cluster(consumers, started)  # type: ignore[abstract]  # the calls that injectors do not make
+    server = create_server()
+    add_RoutingServiceServicer_to_server(made, server)
+    add_InjectionServiceServicer_to_server(made, server)
+    add_WatermarkServiceServicer_to_server(WatermarkServicer(authority), server)
+    made.address = made.authority = bind(server)
+    await server.start()
+    try:
+        yield made
+    finally:
+        await server.stop(None)
+        await authority.close()
+        for worker in started:
+            await worker.die()

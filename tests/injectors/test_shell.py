@@ -1,0 +1,188 @@
+"""The shell over loopback gRPC, with workers that refuse, move, split and die (5.2, 6.1.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from millwheel.client.injector import Injector, InjectorError, InjectorSettings, InjectorSupersededError, Limits
+from millwheel.core.time import MAX_TIMESTAMP
+from tests.injectors.loopback import Cluster, cluster
+
+QUICK = Limits(batch_records=50, window_records=2_000, retry_first=2_000, retry_last=50_000, resend_after=2_000_000)
+SETTINGS = InjectorSettings(patience=10, limits=QUICK)
+RECORDS = 3_000
+
+
+def values(start: int, end: int) -> list[dict[str, Any]]:
+    return [{"k": "abcdefgh"[number % 8], "n": number} for number in range(start, end)]
+
+
+@asynccontextmanager
+async def trouble(of: Cluster, chance: Random) -> AsyncIterator[None]:
+    """Splits, moves and deaths, as long as it lasts; then calm."""
+    ended = asyncio.Event()
+    task = asyncio.create_task(_make_trouble(of, chance, ended))
+    try:
+        yield
+    finally:
+        ended.set()
+        await task
+        for worker in of.workers:
+            worker.calm = True
+        of.changed()
+
+
+async def _make_trouble(of: Cluster, chance: Random, ended: asyncio.Event) -> None:
+    while not ended.is_set():
+        await asyncio.sleep(chance.uniform(0.005, 0.03))
+        consumer = of.consumers[chance.choice("xy")]
+        journal = chance.choice(list(consumer.receivers))
+        what = chance.randrange(4)
+        if what == 0:
+            consumer.move(journal, chance.choice(of.workers).address)
+        elif what == 1 and len(consumer.receivers) < 5:
+            consumer.split(journal, chance.choice([b"b", b"d", b"f"]), chance.choice(of.workers).address)
+        elif what == 2:
+            worker = chance.choice(of.workers)
+            await worker.die()
+            await asyncio.sleep(0.01)
+            await worker.start()
+        if chance.random() < 0.7:
+            of.changed()
+
+
+def check_once(of: Cluster, count: int) -> None:
+    for consumer in of.consumers.values():
+        took = Counter(row[2] for row in consumer.committed())
+        assert (len(took), max(took.values())) == (count, 1), "G1: a record took effect never, or twice"
+
+
+@pytest.mark.parametrize("kind", ["drawn", "positions", "ids"])
+async def test_g1_every_record_takes_effect_once_whatever_workers_do_6_1_1(kind: str) -> None:
+    chance = Random(kind)
+    async with cluster(7) as made, Injector(made.address, "s", settings=SETTINGS) as injector:
+        async with trouble(made, chance):
+            at = 0
+            while at < RECORDS:
+                end = min(RECORDS, at + chance.choice([1, 3, 40, 200]))
+                named: dict[str, Any] = {}
+                if kind == "positions":
+                    named = {"positions": range(at, end), "partition": "0"}
+                elif kind == "ids":
+                    named = {"ids": range(at, end)}
+                await injector.send_many(values(at, end), list(range(1_000 + at, 1_000 + end)), **named)
+                at = end
+                await injector.advance(1_000 + at)
+                assert injector.unacked <= QUICK.window_records
+                await asyncio.sleep(0.002)
+        await asyncio.wait_for(injector.finish(), 20)
+        assert injector.watermark == MAX_TIMESTAMP
+        check_once(made, RECORDS)
+
+
+async def test_g1_a_source_that_starts_again_where_it_was_acked_repeats_nothing_5_2() -> None:
+    chance = Random(3)
+    async with cluster(8) as made:
+        checkpoint, sent = 0, 0
+        async with trouble(made, chance):
+            for _ in range(6):
+                injector = Injector(made.address, "s", settings=SETTINGS)
+                await injector.open()
+                sent = max(sent, min(RECORDS, checkpoint + 600))
+                positions = range(checkpoint, sent)
+                await injector.send_many(values(checkpoint, sent), [5] * len(positions), positions=positions)
+                await asyncio.sleep(chance.uniform(0, 0.05))
+                known = injector.acknowledged()
+                assert known is not None
+                checkpoint = known
+                await injector.close()
+        async with Injector(made.address, "s", settings=SETTINGS) as last:
+            await last.send_many(values(checkpoint, sent), [5] * (sent - checkpoint), positions=range(checkpoint, sent))
+        check_once(made, sent)
+
+
+async def test_a_lone_record_goes_out_at_once_and_a_crowd_in_company() -> None:
+    async with cluster(1, workers=1) as made, Injector(made.address, "s") as injector:
+        worker, loop = made.workers[0], asyncio.get_running_loop()
+        worker.calm = True
+        delays = []
+        for number in range(30):
+            before = loop.time()
+            await injector.send(values(number, number + 1)[0], timestamp=5)
+            await injector.flush()
+            delays.append(loop.time() - before)
+        assert sorted(delays)[15] < 0.01
+        worker.batches.clear()
+        await injector.send_many(values(100, 5_100), [5] * 5_000)
+        await injector.flush()
+        assert len(worker.batches) < 20
+
+
+async def test_g13_sending_waits_while_nobody_takes() -> None:
+    async with cluster(1) as made:
+        for consumer in made.consumers.values():
+            consumer.move(f"{consumer.name}.j1", "")
+        async with Injector(made.address, "s", settings=SETTINGS) as injector:
+            waiting = asyncio.create_task(injector.send_many(values(0, 5_000), [5] * 5_000))
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            assert 0 < injector.unacked <= QUICK.window_records
+            for consumer in made.consumers.values():
+                consumer.move(f"{consumer.name}.j1", made.workers[0].address)
+            made.changed()
+            await asyncio.wait_for(waiting, 10)
+
+
+async def test_g3_a_receiver_that_knows_a_successor_ends_the_sender_fig_12() -> None:
+    async with cluster(1) as made:
+        for worker in made.workers:
+            worker.calm = True
+        first = Injector(made.address, "s", settings=SETTINGS)
+        await first.open()
+        async with Injector(made.address, "s", settings=SETTINGS) as second:
+            await second.send(values(0, 1)[0], timestamp=5)
+            await second.flush()
+            with pytest.raises(InjectorSupersededError):
+                await send_and_flush(first)
+        await first.close()
+
+
+async def send_and_flush(injector: Injector) -> None:
+    await injector.send(values(1, 2)[0], timestamp=5)
+    await injector.flush()
+
+
+async def test_what_is_sent_is_flushed_before_the_block_is_left_but_not_on_an_error() -> None:
+    async with cluster(1) as made:
+        async with Injector(made.address, "s", process="a") as injector:
+            await injector.send_many(values(0, 100), [5] * 100)
+        check_once(made, 100)
+        for consumer in made.consumers.values():
+            consumer.move(f"{consumer.name}.j1", "")
+        made.changed()
+        with pytest.raises(ZeroDivisionError):
+            await fail_within(made)
+
+
+async def fail_within(made: Cluster) -> None:
+    async with Injector(made.address, "s", process="b") as injector:
+        await injector.send_many(values(0, 100), [5] * 100)
+        raise ZeroDivisionError
+
+
+async def test_what_is_missing_for_a_start_is_named() -> None:
+    settings = InjectorSettings(patience=0.3)
+    async with cluster(1) as made:
+        made.mute = True
+        with pytest.raises(InjectorError, match=r"the routing of stream 's' did not come within 0\.3 s"):
+            await Injector(made.address, "s", settings=settings).open()
+        made.authority = ""
+        with pytest.raises(InjectorError, match="no low watermark authority serves stream 's'"):
+            await Injector(made.address, "s", settings=settings).open()
