@@ -39,7 +39,9 @@ async def speak(server: Server, *spoken: str, stream: str = "spoken", process: s
     """Inject words, and wait for their ACKs; the process stays open for more."""
     async with (
         asyncio.timeout(30),
-        Injector(server.address, stream, process=process, topology=program.words) as injector,
+        Injector(
+            server.address, stream, process=process, topology=program.words if stream == "spoken" else None
+        ) as injector,
     ):
         for number, text in enumerate(spoken, first):
             keys = {"count": [text]} if stream != "spoken" else None

@@ -1,0 +1,113 @@
+"""An interval that an internal error has ended comes back by a takeover, and loses nothing (G1, G3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millwheel.cli.dev_server import DevServer, DevSettings, running
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import Injector
+from millwheel.client.subscription import Subscription
+from millwheel.sdk.package import build_package
+from millwheel.worker.messages import Appended, Delivery
+from tests.system import words as program
+from tests.system.words import Seen, Word
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[DevServer]:
+    """A server in this process, so that its inside can be broken."""
+    async with running(DevSettings(tmp_path / "db", port=0)) as made, ControlClient(made.address) as control:
+        package = build_package(f"{program.__name__}:words")
+        await control.upload_package(package.digest, package.data)
+        await control.submit(program.words.to_spec(package.reference()))
+        yield made
+
+
+def break_after(server: DevServer, steps: int, kinds: Sequence[type]) -> str:
+    """Have the core of the words' interval raise at the ``steps``-th event of these kinds; its journal."""
+    journal = next(name for name in server.worker.hosted if name.startswith("count."))
+    core: Any = server.worker.hosted[journal].host.core
+    handle, left = core.handle, steps
+
+    def broken(event: Any, now: int) -> Any:
+        nonlocal left
+        left -= type(event) in kinds
+        if left <= 0:
+            raise AssertionError("broken on purpose")
+        return handle(event, now)
+
+    core.handle = broken
+    return journal
+
+
+async def serving(server: DevServer, journal: str, above: int) -> None:
+    """Wait until the interval is served under a larger sequencer."""
+    async with asyncio.timeout(15):
+        while True:
+            core = server.worker.core_of(journal)
+            if core is not None and core.state.config.sequencer > above and core.phase.name == "SERVING":
+                return
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("kinds", [(Delivery,), (Appended,)])
+async def test_g1_an_interval_with_an_internal_error_comes_back_and_loses_nothing_6_2(
+    server: DevServer, kinds: Sequence[type]
+) -> None:
+    seen: list[Seen] = []
+    async with (
+        asyncio.timeout(40),
+        Injector(server.address, "spoken", process="p", topology=program.words) as injector,
+        Subscription("seen", cursor="c", record_type=Seen, address=server.address, auto_ack=True) as subscription,
+    ):
+        await injector.send(Word("w"), timestamp=0, position=0)
+        await injector.flush()
+        journal = break_after(server, 5, kinds)
+        before = server.worker.hosted[journal].sequencer
+        for number in range(1, 200):
+            await injector.send(Word("w"), timestamp=number, position=number)
+            await asyncio.sleep(0.001)
+        await serving(server, journal, before)
+        await injector.flush()
+        async for batch in subscription:
+            seen += batch.values
+            if len(seen) >= 200:
+                break
+    assert seen == [Seen("w", times) for times in range(1, 201)]
+
+
+async def test_g8_productions_go_on_when_their_consumer_has_been_away(server: DevServer) -> None:
+    """The log's interval breaks: its senders, in this process, hear of it and send again to its successor."""
+    seen: list[Seen] = []
+    log = next(name for name, hosted in server.worker.hosted.items() if hosted.built.log_of == "seen")
+    before = server.worker.hosted[log].sequencer
+    async with (
+        asyncio.timeout(40),
+        Injector(server.address, "spoken", process="p", topology=program.words) as injector,
+    ):
+        await injector.send(Word("w"), timestamp=0, position=0)
+        await injector.flush()
+        broken: Any = server.worker.hosted[log].host.core
+
+        def fail(event: Any, now: int) -> Any:
+            raise AssertionError("broken on purpose")
+
+        broken.handle = fail
+        for number in range(1, 50):
+            await injector.send(Word("w"), timestamp=number, position=number)
+        await injector.flush()
+        async with asyncio.timeout(15):
+            while log not in server.worker.hosted or server.worker.hosted[log].sequencer == before:
+                await asyncio.sleep(0.05)
+        async with Subscription("seen", cursor="c", record_type=Seen, address=server.address) as subscription:
+            async for batch in subscription:
+                seen += batch.values
+                if len(seen) >= 50:
+                    break
+    assert seen == [Seen("w", times) for times in range(1, 51)]
