@@ -31,6 +31,8 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
             request.sender.keys.end = sender.keys.end
     if sender.watermark is not None:
         request.sender.watermark_us = sender.watermark
+    if sender.heard is not None:
+        request.sender.heard_us = sender.heard
     ids = delivery.ids
     if isinstance(ids, PositionIds):
         request.positions.sequence = ids.sequence
@@ -53,7 +55,8 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
         proto = request.sender.keys
         keys = KeyInterval(proto.start, proto.end if proto.HasField("end") else None)
     watermark = request.sender.watermark_us if request.sender.HasField("watermark_us") else None
-    sender = Sender(request.sender.origin, request.sender.sequencer, keys, request.sender.computation, watermark)
+    heard = request.sender.heard_us if request.sender.HasField("heard_us") else None
+    sender = Sender(request.sender.origin, request.sender.sequencer, keys, request.sender.computation, watermark, heard)
     ids = _decode_ids(request)
     count = len(request.keys)
     delivery = Delivery(

@@ -126,6 +126,7 @@ class Sender(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     COMPUTATION_FIELD_NUMBER: _builtins.int
     WATERMARK_US_FIELD_NUMBER: _builtins.int
+    HEARD_US_FIELD_NUMBER: _builtins.int
     origin: _builtins.str
     """An interval's journal, or "injector/{stream}/{process}"."""
     sequencer: _builtins.int
@@ -133,6 +134,8 @@ class Sender(_message.Message):
     """The sending computation's incarnation, or "injector/{stream}"."""
     watermark_us: _builtins.int
     """The output watermark that the sender had last reported when it sent this copy; for opaque ids."""
+    heard_us: _builtins.int
+    """The highest watermark_us or heard_us in any delivery that the sender has itself received; for opaque ids."""
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval:
         """The producing keys that the sender owns; absent for an injector."""
@@ -145,13 +148,19 @@ class Sender(_message.Message):
         keys: _common_pb2.KeyInterval | None = ...,
         computation: _builtins.str = ...,
         watermark_us: _builtins.int | None = ...,
+        heard_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_watermark_us", b"_watermark_us", "keys", b"keys", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_heard_us", b"_heard_us", "_watermark_us", b"_watermark_us", "heard_us", b"heard_us", "keys", b"keys", "watermark_us", b"watermark_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_watermark_us", b"_watermark_us", "computation", b"computation", "keys", b"keys", "origin", b"origin", "sequencer", b"sequencer", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heard_us", b"_heard_us", "_watermark_us", b"_watermark_us", "computation", b"computation", "heard_us", b"heard_us", "keys", b"keys", "origin", b"origin", "sequencer", b"sequencer", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__heard_us: _TypeAlias = _typing.Literal["heard_us"]  # noqa: Y015
+    _WhichOneofArgType__heard_us: _TypeAlias = _typing.Literal["_heard_us", b"_heard_us"]  # noqa: Y015
     _WhichOneofReturnType__watermark_us: _TypeAlias = _typing.Literal["watermark_us"]  # noqa: Y015
     _WhichOneofArgType__watermark_us: _TypeAlias = _typing.Literal["_watermark_us", b"_watermark_us"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__heard_us) -> _WhichOneofReturnType__heard_us | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__watermark_us) -> _WhichOneofReturnType__watermark_us | None: ...
 
 Global___Sender: _TypeAlias = Sender  # noqa: Y015
