@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from millwheel.core.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from millwheel.core.limits import MAX_DELIVERED_BYTES, MAX_KEY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup, Outcome, Verdict
@@ -76,8 +76,8 @@ def column_problem(delivery: Delivery) -> str | None:
         return None
     if (longest := max(map(len, keys))) > MAX_KEY_BYTES:
         return f"a key of {longest:,} bytes; the limit is {MAX_KEY_BYTES:,}"
-    if (longest := max(map(len, values))) > MAX_VALUE_BYTES:
-        return f"a value of {longest:,} bytes; the limit is {MAX_VALUE_BYTES:,}"
+    if (longest := max(map(len, values))) > MAX_DELIVERED_BYTES:
+        return f"a value of {longest:,} bytes; the limit is {MAX_DELIVERED_BYTES:,}"
     return None
 
 

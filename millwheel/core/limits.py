@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["MAX_KEY_BYTES", "MAX_STATE_BYTES", "MAX_TAG_BYTES", "MAX_VALUE_BYTES"]
+__all__ = [
+    "MAX_DELIVERED_BYTES",
+    "MAX_ENTRY_BYTES",
+    "MAX_KEY_BYTES",
+    "MAX_PRODUCED_BYTES",
+    "MAX_STATE_BYTES",
+    "MAX_TAG_BYTES",
+    "MAX_VALUE_BYTES",
+]
 
 MAX_KEY_BYTES: Final = 4_096
 """One key, in UTF-8.
@@ -26,3 +34,12 @@ MAX_VALUE_BYTES: Final = 1 << 20
 
 MAX_STATE_BYTES: Final = 4 << 20
 """One key's encoded state, 4 MiB: a quarter of the largest entry, and rewritten at each commit that changes it."""
+
+MAX_DELIVERED_BYTES: Final = MAX_VALUE_BYTES + (64 << 10)
+"""One record as intervals deliver it: a dead letter is a record of the largest size and what is said about it."""
+
+MAX_PRODUCED_BYTES: Final = 4 << 20
+"""What the hooks of one key may produce in one commit, 4 MiB with each record's keys and framing."""
+
+MAX_ENTRY_BYTES: Final = 8 << 20
+"""States, productions and timers of one commit, 8 MiB: half of the largest write. Keys beyond it wait for the next."""

@@ -8,10 +8,10 @@ the cell's decoded state undoes all of it (a hook that raises leaves no trace).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from millwheel.core.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES
-from millwheel.core.time import Timestamp
+from millwheel.core.limits import MAX_PRODUCED_BYTES, MAX_TAG_BYTES, MAX_VALUE_BYTES
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.sdk.errors import (
     ProductionTimestampError,
     TooLargeError,
@@ -25,6 +25,13 @@ State = TypeVar("State")
 
 UNSET: Any = object()
 """Stands for a state that has not been decoded, and for a hold that a context left alone."""
+
+
+_PRODUCTION_BYTES: Final = 64
+"""Counted for each production beside its value and keys."""
+
+_TIMER_BYTES: Final = 96
+"""Counted for each timer that is set."""
 
 
 class TimerSetting(NamedTuple):
@@ -104,6 +111,7 @@ class Context(Generic[State]):
         "_hold",
         "_key",
         "_origin",
+        "_produced",
         "_productions",
         "_scope",
         "_stamp",
@@ -116,6 +124,7 @@ class Context(Generic[State]):
         self._scope = scope
         self._productions: list[Production] = []
         self._timers: dict[tuple[bool, str], TimerSetting | None] | None = None
+        self._produced = 0
         self._hold: Any = UNSET
         # Of the record or timer at hand: the default timestamp of a production, the least that one may have,
         # and the event time on whose account timers are set.
@@ -166,22 +175,27 @@ class Context(Generic[State]):
     def produce(self, stream: str, value: Any, *, timestamp: Timestamp | None = None) -> None:
         """Produce a record to ``stream`` (section 4.3).
 
-        Its timestamp is by default that of the record or timer at hand. One behind its cause (behind the
-        record's timestamp, or behind the timer's hold) would be behind a watermark that consumers may
-        have seen, and is a ProductionTimestampError; UndeclaredStreamError for a stream that the
-        topology does not list among this computation's outputs; TooLargeError beyond 1 MiB.
+        Its timestamp is by default that of the record or timer at hand. One behind its cause and its hold
+        (behind the record's timestamp or the timer's hold, and the hold of the key's state) would be behind a
+        watermark that consumers may have seen, and is a ProductionTimestampError; UndeclaredStreamError for a
+        stream that the topology does not list among this computation's outputs; TooLargeError beyond 1 MiB
+        a record, or 4 MiB in all that one hook produces.
         """
         binding = self._scope.outputs.get(stream)
         if binding is None:
             raise UndeclaredStreamError(self._scope.computation, stream, tuple(self._scope.outputs))
-        at = self._stamp if timestamp is None else timestamp
+        at = self._stamp if timestamp is None else _checked(timestamp, "produce")
         if at < self._earliest:
             raise ProductionTimestampError(self._scope.computation, stream, at, self._earliest)
         encoded = binding.encode(value)
+        if encoded.__class__ is not bytes:
+            encoded = bytes(memoryview(encoded))  # a codec of the user's own made it
         if len(encoded) > MAX_VALUE_BYTES:
             raise TooLargeError(f"a record produced to {stream!r}", len(encoded), MAX_VALUE_BYTES)
-        self._scope.produced_bytes += len(encoded)
-        self._productions.append(Production(stream, encoded, at, binding.route(value), self._origin))
+        targets = binding.route(value)
+        size = len(encoded) + _PRODUCTION_BYTES + sum([len(key) for _, key in targets])
+        self._made(size)
+        self._productions.append(Production(stream, encoded, at, targets, self._origin))
 
     def set_timer(self, at: Timestamp, tag: str = "", *, wall: bool = False, hold: Timestamp | None = None) -> None:
         """Have ``process_timer`` called for this key when the low watermark, or the wall clock, reaches ``at``.
@@ -190,10 +204,13 @@ class Context(Generic[State]):
         committed the timer holds the output watermark at ``hold``, by default at ``at`` (wall timers: at the
         timestamp of what the hook runs for), so that what the firing produces is not late (section 4.6).
         """
-        if not isinstance(at, int):
-            raise UsageError(f"set_timer takes a Timestamp (integer microseconds), not {type(at).__name__}: {at!r}")
+        at = _checked(at, "set_timer")
+        hold = None if hold is None else _checked(hold, "set_timer(hold=…)")
+        if not isinstance(tag, str):
+            raise UsageError(f"a timer's tag is a str, not {type(tag).__name__}: {tag!r}")
         if len(tag) * 4 > MAX_TAG_BYTES and len(tag.encode()) > MAX_TAG_BYTES:
             raise TooLargeError(f"the timer tag {tag[:32]!r}…", len(tag.encode()), MAX_TAG_BYTES)
+        self._made(_TIMER_BYTES)
         if self._timers is None:
             self._timers = {}
         self._timers[wall, tag] = TimerSetting(at, hold, self._cause)
@@ -204,10 +221,37 @@ class Context(Generic[State]):
             self._timers = {}
         self._timers[wall, tag] = None
 
+    def _made(self, size: int) -> None:
+        """Count what goes into the commit beside states."""
+        self._produced += size
+        self._scope.produced_bytes += size
+        if self._produced > MAX_PRODUCED_BYTES:
+            what = f"what the hooks of key {self.key!r} produce, with their timers, in one commit"
+            raise TooLargeError(what, self._produced, MAX_PRODUCED_BYTES)
+
     def set_hold(self, timestamp: Timestamp) -> None:
-        """Hold the output watermark at ``timestamp`` on account of this key's state, until cleared (section 5.2)."""
-        self._hold = timestamp
+        """Hold the output watermark at ``timestamp`` on account of this key's state, until cleared (section 5.2).
+
+        From the next commit on hooks of the key may produce records from ``timestamp`` on. One behind the output
+        watermark as it has been reported holds nothing back any more, and counts as the timestamp of what
+        the hook runs for.
+        """
+        self._hold = (_checked(timestamp, "set_hold"), self._cause)
 
     def clear_hold(self) -> None:
         """Let go of the state's hold."""
         self._hold = None
+
+
+def _checked(timestamp: Timestamp, method: str) -> Timestamp:
+    """The timestamp, if it is one: what is journaled as anything else could not be read again."""
+    if type(timestamp) is not int and not _is_integer(timestamp):
+        kind = type(timestamp).__name__
+        raise UsageError(f"{method} takes a Timestamp (integer microseconds), not {kind}: {timestamp!r}")
+    if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+        raise UsageError(f"{method} takes a Timestamp between MIN_TIMESTAMP and MAX_TIMESTAMP, not {timestamp}")
+    return Timestamp(int(timestamp))
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

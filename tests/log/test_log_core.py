@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from millwheel.core.keys import ALL_KEYS
+from millwheel.core.limits import MAX_DELIVERED_BYTES
 from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import FailureCode
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -97,14 +98,14 @@ def test_malformed_deliveries_are_named_and_never_taken() -> None:
     sender = Sender("i", 1, None, "injector/windows")
     unequal = Delivery("l", "j", STREAM, sender, PositionIds("s", 0, [1]), [b""], [b"a"], [1, 2])
     other = Delivery("l", "j", "other", sender, PositionIds("s", 0, [1]), [b""], [b"a"], [1])
-    large = Delivery("l", "j", STREAM, sender, PositionIds("s", 0, [1]), [b""], [b"a" * 1_048_577], [1])
+    large = Delivery("l", "j", STREAM, sender, PositionIds("s", 0, [1]), [b""], [b"a" * (MAX_DELIVERED_BYTES + 1)], [1])
     for delivery in (unequal, other, large):
         driver.handle(delivery)
     invalid = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
     assert [one.outcome for one in driver.answers] == [invalid] * 3
     assert "unequal" in driver.answers[0].message
     assert STREAM in driver.answers[1].message
-    assert "1,048,577 bytes" in driver.answers[2].message
+    assert f"{MAX_DELIVERED_BYTES + 1:,} bytes" in driver.answers[2].message
     assert driver.jobs == []
 
 

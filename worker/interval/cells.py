@@ -47,6 +47,8 @@ class CellCache:
         self.misses = 0
         self._cells: dict[bytes, KeyCell] = {}
         self._dirty: dict[bytes, KeyCell] = {}
+        self._try_at = limit_bytes
+        """Bytes held at which an eviction is worth another look at every cell."""
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -58,6 +60,16 @@ class CellCache:
     def dirty_count(self) -> int:
         """How many cells are pinned."""
         return len(self._dirty)
+
+    @property
+    def crowded(self) -> bool:
+        """Over the limit, and mostly with pinned cells: their rows should be flushed now."""
+        return self.bytes_held > self.limit_bytes and 2 * len(self._dirty) > len(self._cells)
+
+    @property
+    def overfull(self) -> bool:
+        """So far over the limit that nothing should be run that can wait (G13)."""
+        return self.bytes_held > 2 * self.limit_bytes and bool(self._dirty)
 
     def cached(self) -> Mapping[bytes, KeyCell]:
         """The cells by key, to look up many at a time; a key that is not among them goes to ``get``."""
@@ -104,6 +116,7 @@ class CellCache:
             if cell is not None and cell.dirty == commit:
                 cell.dirty = 0
                 del self._dirty[key]
+        self._try_at = self.limit_bytes
 
     def oldest_dirty(self) -> int | None:
         """The least commit that some pinned cell's row may lack."""
@@ -120,8 +133,10 @@ class CellCache:
         whose timers are farthest off, then the rest: a key that waits for its window's end is,
         however recently it was written, what will be read last (8.3).
         """
-        if self.bytes_held <= self.limit_bytes:
+        if self.bytes_held <= max(self.limit_bytes, self._try_at):
             return 0
+        # What cannot go now makes the next look wait for a flush, or for more to have come: a look costs every cell.
+        self._try_at = self.bytes_held + self.limit_bytes // 10
         excess = self.bytes_held - self.limit_bytes * 9 // 10
         candidates = [(key, cell) for key, cell in self._cells.items() if not cell.dirty and key not in busy]
         if not candidates:
@@ -143,5 +158,7 @@ class CellCache:
             del self._cells[key]
             self.bytes_held -= len(key) + len(cell.encoded) * _DECODED_FACTOR + CELL_OVERHEAD
             evicted += 1
+        if self.bytes_held <= self.limit_bytes:
+            self._try_at = self.limit_bytes
         self.evicted = True
         return evicted

@@ -45,6 +45,8 @@ class Checkpointer:
         """The newest acknowledged base that no append has named."""
         self._named: tuple[int, tuple[PartId, ...]] | None = None
         """What the append in flight names."""
+        self._collected: list[PartId] = []
+        """Parts of collected id segments, to be deleted with the next base."""
         self.journal_bytes = 0
         """Of the entries above the floor, about."""
 
@@ -57,6 +59,8 @@ class Checkpointer:
         """When rows should be flushed although nothing commits."""
         if self._flush is not None or not self.state.cells.dirty_count:
             return None
+        if self.state.cells.crowded:
+            return now
         return max(now, self._flushed_at + self.state.settings.flush_interval)
 
     def idle(self, now: int) -> list[Instruction]:
@@ -65,7 +69,9 @@ class Checkpointer:
 
     def _capture_rows(self, now: int) -> list[Instruction]:
         state = self.state
-        if self._flush is not None or now < self._flushed_at + state.settings.flush_interval:
+        if self._flush is not None:
+            return []
+        if now < self._flushed_at + state.settings.flush_interval and not state.cells.crowded:
             return []
         self._flushed_at = now
         rows = state.cells.dirty_rows()
@@ -123,6 +129,10 @@ class Checkpointer:
         for number, blob in enumerate(snapshot.blobs):
             blobs[f"{DEDUP_PART}/{number}"] = blob
         kept = [part for name in snapshot.segments for part in state.segments[name]]
+        # Segments that were collected are named by nothing from now on, and some never were.
+        relied = set(snapshot.segments)
+        for name in [name for name in state.segments if name not in relied]:
+            self._collected.extend(state.segments.pop(name))
         return blobs, kept
 
     def parts_written(self, number: int) -> None:
@@ -146,7 +156,8 @@ class Checkpointer:
         if self._named is None:
             return []
         state = self.state
-        gone = [part for part in state.parts if part not in self._named[1]]
+        gone = sorted({*state.parts, *self._collected}.difference(self._named[1]))
+        self._collected = []
         state.floor, state.parts = self._named
         self._named = None
         journal = state.config.journal
@@ -155,7 +166,8 @@ class Checkpointer:
             instructions.append(DeleteParts(journal, gone))
         return instructions
 
-    def recovered(self, now: int) -> None:
+    def recovered(self, now: int, entry_bytes: int) -> None:
         """The state has been rebuilt from the journal: its rows are behind, and will be flushed."""
+        self.journal_bytes = entry_bytes
         self._flushed_at = now
         self._rows_upto = self.state.floor

@@ -9,6 +9,7 @@ after the straggler delay, is stored in that same append (G10).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -17,14 +18,18 @@ from millwheel.store.contract import Append
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
 from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.entry import Entry, ProductionRow, encode
+from millwheel.worker.interval.intake import Receipt
 from millwheel.worker.interval.outbox import Shipment
 from millwheel.worker.interval.receiving import Receiving
-from millwheel.worker.interval.runner import Runner
+from millwheel.worker.interval.runner import Batch, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
 from millwheel.worker.messages import Acknowledge, AppendEntry, Delivery, Instruction, Send
 
 __all__ = ["Commits"]
+
+_OLD: Final = 1_000
+"""Commits after which a production that is not ACKed counts as stuck."""
 
 
 class Commits:
@@ -63,11 +68,18 @@ class Commits:
             return False
         duplicates = self._receiving.take_duplicates()
         batch = self._runner.batch
+        if not batch:
+            self._let_go(batch)
         if not batch and not self._acked:
             # No commit is due that would carry their number: the next checkpoint does.
             self.state.counts.duplicates += duplicates
             return False
         changed = self._sealer.encode_states(batch)
+        if not batch and not self._acked:
+            # None of its work can be stored, or not with the rest: it waits, or has been given up.
+            self._let_go(batch)
+            self.state.counts.duplicates += duplicates
+            return False
         sealed = self._sealer.seal(self._runner.take_batch(), changed, duplicates)
         self._in_flight = sealed
         if self._weak and sealed.shipments:
@@ -77,7 +89,13 @@ class Commits:
             out.extend(self._send(shipment) for shipment in sealed.shipments)
         else:
             self._append(sealed, out)
-        return self._in_flight is None or bool(self.state.intake.line)
+        return True
+
+    def _let_go(self, batch: Batch) -> None:
+        """A batch without work: what it held the watermark for waits, and holds for itself."""
+        for hold in batch.firing:
+            self.state.hold_times.remove(hold)
+        batch.firing.clear()
 
     def _append(self, sealed: Sealed, out: list[Instruction]) -> None:
         """Have the journal take the entry; what has no effect to keep needs no append."""
@@ -88,6 +106,8 @@ class Commits:
         if self._weak:
             left = [token for token in sealed.unacked if state.outbox.get(token) is not None]
             rows = [row for token in left for row in self._outbox_rows(token)]
+            # From here on their ACKs are the journal's business: a takeover would send them again.
+            sealed.unacked = set()
             entry = msgspec.structs.replace(entry, productions=sorted(rows), acked=self._acked)
             sealed.released.extend(self._acked_holds)
             self._acked, self._acked_holds = [], []
@@ -148,19 +168,20 @@ class Commits:
             state.counts.dead_letters += dead
         self._acknowledge(sealed, out)
         if not self._weak:
-            for shipment in sealed.shipments:
-                out.append(self._send(shipment))
+            outbox = state.outbox
+            out.extend(self._send(one) for one in sealed.shipments if outbox.get(one.token) is not None)
 
     def _acknowledge(self, sealed: Sealed, out: list[Instruction]) -> None:
         settle = self.state.intake.settle
-        touched = {}
+        touched: dict[int, Receipt] = {}
         for receipt, indexes in sealed.consumed:
             if settle(receipt, indexes):
                 out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded))
             touched[id(receipt)] = receipt
         for receipt in touched.values():
-            if receipt.open and receipt.open == len(receipt.parked):
+            if receipt.open and receipt.worth_telling():
                 # The rest waits for its keys; the sender can let go of what is done.
+                receipt.told = receipt.open
                 remaining = sorted({*receipt.parked, *receipt.excluded})
                 out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, remaining))
 
@@ -171,13 +192,14 @@ class Commits:
         state = self.state
         shipment.sent = True
         origin, sequencer, keys, computation = self._sender
-        sender = Sender(origin, sequencer, keys, computation, state.output)
+        sender = Sender(origin, sequencer, keys, computation, state.output, state.heard)
         ids: PositionIds | OpaqueIds
         if shipment.opaque:
             ids = OpaqueIds(shipment.opaque)
         else:
-            mark = state.outbox.mark(shipment.consumer, (state.committed + 1) << INDEX_BITS)
-            ids = PositionIds(origin, mark, shipment.positions)
+            otherwise, old = (state.committed + 1) << INDEX_BITS, (state.committed - _OLD) << INDEX_BITS
+            mark, unacked = state.outbox.statement(shipment.consumer, otherwise, old)
+            ids = PositionIds(origin, mark, shipment.positions, unacked)
         return Send(
             Delivery(
                 shipment.consumer,
@@ -227,10 +249,10 @@ class Commits:
     def send_all(self) -> list[Instruction]:
         """Send everything that is committed and not ACKed."""
         unsent = set()
-        if self._in_flight is not None and not self._waiting:
+        if self._in_flight is not None and not self._weak:
             unsent = {shipment.token for shipment in self._in_flight.shipments}
         out: list[Instruction] = []
-        for shipment in self.state.outbox:
+        for shipment in list(self.state.outbox):
             if shipment.token not in unsent:
                 out.extend(self._reroute(shipment))
         return out
@@ -244,11 +266,21 @@ class Commits:
             sealed.unacked.update(one.token for one in fresh)
         return [self._send(one) for one in fresh]
 
+    def drop_consumer(self, consumer: str) -> None:
+        """The consumer is no more: nothing waits for its ACKs."""
+        outbox = self.state.outbox
+        outbox.drop_consumer(consumer)
+        if self._in_flight is not None:
+            unacked = self._in_flight.unacked
+            self._in_flight.unacked = {token for token in unacked if outbox.get(token) is not None}
+
     # Time.
 
     def next_alarm(self) -> int | None:
-        """When stragglers are to be stored."""
-        return self._deadline if self._waiting else None
+        """When stragglers are to be stored, or, nothing being in flight, rows flushed."""
+        if self._in_flight is not None:
+            return self._deadline if self._waiting else None
+        return self._checkpoints.next_alarm(self.state.wall)
 
     def idle(self) -> list[Instruction]:
         """Time has passed: flush rows if nothing is in flight."""

@@ -89,9 +89,11 @@ class IntervalCore:
         self._parking = Parking(runner, firing, Failures(state))
         self._receiving = Receiving(state)
         checkpoints = Checkpointer(state)
-        sealer = Sealer(state, lambda key, error: self._parking.failed(key, None, error))
+        sealer = Sealer(state, lambda key, error: self._parking.failed(key, None, error), self._parking.defer)
         self._commits = Commits(state, runner, sealer, checkpoints, self._receiving)
         self._checkpoints = checkpoints
+        self._early: list[SenderWatermarks] = []
+        """Heard before there was anything to collect by them."""
         self._reported: tuple[int, int, int, bytes | None] | None = None
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             Delivery: self._on_delivery,
@@ -125,7 +127,6 @@ class IntervalCore:
         state = self.state
         if now > state.wall:
             state.wall = state.scope.now = now
-        self._parking.now = state.wall
         out = self._handlers[type(event)](event)
         if self.phase is Phase.SERVING:
             self._pump(out)
@@ -135,13 +136,12 @@ class IntervalCore:
         """The wall time at which a Tick is due, if nothing else happens before."""
         if self.phase is not Phase.SERVING:
             return None
-        now = self.state.wall
-        alarms = (
-            self.state.timers[True].next_time(),
-            self._parking.next_retry(),
-            self._commits.next_alarm(),
-            self._checkpoints.next_alarm(now),
-        )
+        state = self.state
+        ring = state.timers[True].next_time()
+        if ring is not None and ring <= state.wall:
+            # Due, it waits for an event: its key's, or the commit's.
+            ring = None
+        alarms = (ring, state.intake.next_retry(), self._commits.next_alarm())
         return min((alarm for alarm in alarms if alarm is not None), default=None)
 
     @property
@@ -153,7 +153,10 @@ class IntervalCore:
 
     def _on_opened(self, event: Opened) -> list[Instruction]:
         recover(self.state, event)
-        self._checkpoints.recovered(self.state.wall)
+        self._checkpoints.recovered(self.state.wall, sum(map(len, event.entries)))
+        for watermarks in self._early:
+            self._receiving.collect(watermarks)
+        self._early = []
         self.phase = Phase.ACCEPTING
         config = self.state.config
         return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
@@ -185,7 +188,10 @@ class IntervalCore:
 
     def _on_watermarks(self, event: SenderWatermarks) -> list[Instruction]:
         self.state.inputs.update(event.values)
-        self._receiving.collect(event)
+        if self.phase is Phase.OPENING:
+            self._early.append(event)
+        else:
+            self._receiving.collect(event)
         return []
 
     def _on_catalog_changed(self, event: CatalogChanged) -> list[Instruction]:
@@ -196,7 +202,7 @@ class IntervalCore:
         for sender in known - event.senders:
             inputs.remove(sender)
         for consumer in event.gone:
-            self.state.outbox.drop_consumer(consumer)
+            self._commits.drop_consumer(consumer)
         return []
 
     def _on_tick(self, event: Tick) -> list[Instruction]:
@@ -237,6 +243,8 @@ class IntervalCore:
             commits.settle_weak(out)
             if not commits.try_commit(out):
                 break
+        if state.cells.bytes_held > state.cells.limit_bytes:
+            state.cells.evict(_Busy(runner, state), state.next_timer)
         if runner.to_read:
             out.append(ReadStates(state.config.computation, runner.to_read))
             runner.to_read = []
@@ -250,14 +258,16 @@ class IntervalCore:
 
     def _run(self) -> None:
         state, runner = self.state, self._runner
-        if state.intake.parked:
-            self._parking.resume_ready()
+        self._parking.resume_ready()
         self._firing.run_due(False, state.watermark)
         self._firing.run_due(True, state.wall)
         if state.intake.line and not runner.full():
-            runner.run_line(state.outbox.records < state.settings.outbox_records)
-            if runner.batch.size > state.settings.batch_bytes:
-                state.cells.evict(_Busy(runner, state), state.next_timer)
+            outbox, settings = state.outbox, state.settings
+            runner.run_line(
+                outbox.records < settings.outbox_records
+                and outbox.bytes < settings.outbox_bytes
+                and not state.cells.overfull
+            )
 
     def _advance_watermark(self) -> None:
         """Input watermark = min(the senders' broadcast values, own received and uncommitted records), monotone (G7)."""

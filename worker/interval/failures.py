@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from millwheel.sdk.context import Context, Production
 from millwheel.sdk.dead_letters import DeadLetter
@@ -14,6 +14,10 @@ from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed
 
 __all__ = ["Decision", "Failures"]
+
+_ERROR_CHARACTERS: Final = 2_000
+_TRACEBACK_CHARACTERS: Final = 8_000
+"""With the key they fit what MAX_DELIVERED_BYTES leaves beside the largest record."""
 
 
 class Decision(Enum):
@@ -76,8 +80,8 @@ class Failures:
             value,
             tag,
             attempts,
-            f"{type(error).__name__}: {error}",
-            text[-16_384:],
+            f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS],
+            text[-_TRACEBACK_CHARACTERS:],
         )
         name = self.state.config.dead_letters
         binding = self.state.scope.outputs[name]

@@ -30,26 +30,28 @@ class Firing:
         A key's timer waits for the next batch if a hook of this batch set or cancelled a timer of the
         key that would come before it, or may be it: settings take effect when their batch is sealed.
         """
-        state, batch = self.state, self.runner.batch
+        state, runner = self.state, self.runner
         table = state.timers[wall]
         first = table.next_time()
-        room = state.settings.batch_records - batch.records
-        if first is None or first > upto or room <= 0:
+        if first is None or first > upto or runner.full():
             return
-        due = table.pop_due(upto, room)
+        due = table.pop_due(upto, state.settings.batch_records - runner.batch.records)
         if due and not wall:
             # Popped, they are in no bucket that would hold the watermark; until the commit this does.
-            batch.firing.append(due[0][0])
-            state.hold_times.add(due[0][0])
+            self._hold_by_batch(due[0][0])
         waiting: set[bytes] = set()
         for at, key, tag in due:
             if key in state.intake.parked:
                 self.postpone(key, (at, wall, tag))
-            elif key in waiting or not self._may_fire(key, wall, upto):
+            elif key in waiting or runner.full() or not self._may_fire(key, wall, upto):
                 waiting.add(key)
                 table.requeue(key, tag, at)
             else:
                 self.fire(key, (at, wall, tag))
+
+    def _hold_by_batch(self, at: int) -> None:
+        self.runner.batch.firing.append(at)
+        self.state.hold_times.add(at)
 
     def _may_fire(self, key: bytes, wall: bool, upto: int) -> bool:
         context = self.runner.batch.contexts.get(key)
@@ -77,43 +79,65 @@ class Firing:
                 self.state.hold_times.remove(at)
         parked.due.clear()
 
+    def next_due(self, key: bytes) -> TimerItem | None:
+        """The timer that a parked key would fire next: its earliest, of one domain and then of the other."""
+        state = self.state
+        for wall, upto in ((False, state.watermark), (True, state.wall)):
+            if (found := state.timers[wall].due_of_key(key, upto)) is not None:
+                return found[0], wall, found[1]
+        return None
+
+    def fire_parked(self, key: bytes, timer: TimerItem) -> None:
+        """Fire the next due timer of a parked key."""
+        self.take_over(key, timer)
+        self.fire(key, timer)
+
+    def take_over(self, key: bytes, timer: TimerItem) -> None:
+        """A parked key's timer becomes work of the batch, which holds its time from here on."""
+        state = self.state
+        if not timer[1]:
+            self._hold_by_batch(timer[0])
+        parked = state.intake.parked[key]
+        postponed, parked.due = parked.due, []
+        for at, wall, tag in postponed:
+            if not wall:
+                state.hold_times.remove(at)
+            setting = state.timers[wall].get(key, tag)
+            if (at, wall, tag) != timer and setting is not None and setting.at == at:
+                self.postpone(key, (at, wall, tag))
+
     def fire(self, key: bytes, timer: TimerItem) -> None:
-        """Fire one timer, unless it has been cancelled or set for another time since."""
+        """Fire one timer, which stands in the table."""
         at, wall, tag = timer
         setting = self.state.timers[wall].get(key, tag)
-        if setting is None or setting.at != at:
-            return
+        assert setting is not None, "a timer that is handed out stays until its batch is sealed"
         batch = self.runner.batch
         context = batch.contexts.get(key) or self.runner.open(key)
         if context is None:
             self.postpone(key, timer)
             return
-        self._aim(context, setting, wall)
+        self._aim(key, context, setting, wall)
         batch.records += 1
-        fired = batch.fired.setdefault(key, [])
-        fired.append(timer)
         try:
-            outcome = self.state.program.computation.process_timer(context, Timer(tag, at, wall))  # type: ignore[arg-type, func-returns-value]
+            outcome = self.state.program.computation.process_timer(context, Timer(tag, at, wall))  # type: ignore[arg-type]
         except Exception as error:
-            fired.pop()
             self.failed(key, timer, error)
             return
         if inspect.iscoroutine(outcome):
-            fired.pop()
             self.start_hook(key, context, timer, outcome)
+        else:
+            batch.fired.setdefault(key, []).append(timer)
 
-    def _aim(self, context: Context[Any], setting: TimerSetting, wall: bool) -> None:
+    def _aim(self, key: bytes, context: Context[Any], setting: TimerSetting, wall: bool) -> None:
         """What the firing is taken to be caused by: the least and default timestamp of its productions.
 
-        A watermark timer stands at its own time. A wall firing has no event time of its own: it produces
-        at the larger of its hold and the input watermark, unless the hook says otherwise.
+        A watermark timer stands at its own time, unless it was held at a later one. A wall firing has no
+        event time of its own: it produces at the larger of its hold and the input watermark, unless the hook
+        says otherwise.
         """
         hold = effective_hold(setting, wall)
-        if wall:
-            assert hold is not None
-            context._earliest = hold
-            context._stamp = context._cause = max(hold, self.state.watermark)
-        else:
-            context._earliest = setting.at if hold is None else min(hold, setting.at)
-            context._stamp = context._cause = setting.at
+        at = self.state.watermark if wall else setting.at
+        earliest = at if hold is None else hold
+        context._stamp = context._cause = max(earliest, at)
+        context._earliest = min(earliest, self.state.holds.get(key, earliest))
         context._origin = setting.origin

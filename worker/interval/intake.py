@@ -7,16 +7,20 @@ it, while the other keys go on.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from millwheel.core.watermarks import MinTracker
 from millwheel.worker.dedup import Verdict
 from millwheel.worker.messages import Delivery
 
-__all__ = ["Chunk", "Intake", "Item", "ParkedKey", "Receipt", "TimerItem", "Wait"]
+__all__ = ["Chunk", "Intake", "Item", "ParkedKey", "Receipt", "RecordItem", "TimerItem", "Wait"]
+
+_FEW: Final = 16
+"""Parked records of a delivery about which its sender is told each time that one of them is done."""
 
 
 class Receipt:
@@ -24,18 +28,28 @@ class Receipt:
 
     ``verdict`` is the duplicate check's. ``open`` counts the records that are neither committed nor
     given back; ``parked`` has the indexes of those set aside, ``excluded`` those that were refused and
-    will be sent again. ``held`` is the timestamp that the receipt holds the input watermark at.
+    will be sent again. ``held`` is the timestamp that the receipt holds the input watermark at, ``average`` the
+    bytes of a value of it, ``told`` how many records the sender knows to be missing.
     """
 
-    __slots__ = ("delivery", "excluded", "held", "open", "parked", "verdict")
+    __slots__ = ("average", "delivery", "excluded", "held", "open", "parked", "told", "verdict")
 
-    def __init__(self, delivery: Delivery, verdict: Any, open_records: int, held: int) -> None:
+    def __init__(self, delivery: Delivery, verdict: Any, open_records: int, held: int, average: int) -> None:
         self.delivery = delivery
         self.verdict = verdict
         self.open = open_records
         self.held = held
+        self.average = average
         self.parked: set[int] = set()
         self.excluded: Sequence[int] = ()
+        self.told = open_records
+
+    def worth_telling(self) -> bool:
+        """Whether only parked records are left, so many fewer than the sender knows of that it should be told.
+
+        By halves, since what is told names every record that is left: to tell each time would be quadratic.
+        """
+        return self.open == len(self.parked) < self.told and (2 * self.open <= self.told or self.open <= _FEW)
 
 
 class Chunk:
@@ -64,79 +78,117 @@ Item = RecordItem | TimerItem
 
 
 class ParkedKey:
-    """A key that waits, and its work in order.
+    """A key that waits, its records in order, and its timers that came due meanwhile.
 
-    The first ``alone`` items run one a commit: a hook of the key failed, and what a hook did can be undone
+    The next ``alone`` hooks run one a commit: a hook of the key failed, and what a hook did can be undone
     by itself only where nothing else of the key is in the commit. ``attempts`` counts the failures of
-    the first item; ``due`` are timers that came due meanwhile.
+    ``failing``.
     """
 
-    __slots__ = ("alone", "attempts", "due", "items", "retry_at", "wait")
+    __slots__ = ("alone", "attempts", "due", "failing", "items", "retry_at", "wait")
 
     def __init__(self, wait: Wait) -> None:
         self.wait = wait
-        self.items: deque[Item] = deque()
+        self.items: deque[RecordItem] = deque()
         self.due: list[TimerItem] = []
         self.alone = 0
         self.attempts = 0
+        self.failing: Item | None = None
         self.retry_at = 0
 
 
 class Intake:
-    """The line of chunks and the parked keys. ``pending`` bounds the timestamps of all of it from below."""
+    """The line of chunks and the parked keys. ``pending`` bounds the timestamps of all of it from below.
+
+    Invariant: ``ready`` has the parked keys whose wait is READY, and ``_retries`` the times of those of
+    them that wait for a moment.
+    """
 
     def __init__(self) -> None:
         self.line: deque[Chunk] = deque()
         self.parked: dict[bytes, ParkedKey] = {}
+        self.ready: dict[bytes, None] = {}
         self.pending = MinTracker()
         self.records = 0
         self.bytes = 0
+        self._retries: list[tuple[int, bytes]] = []
 
     def admit(self, delivery: Delivery, verdict: Verdict | None, indexes: Sequence[int]) -> Receipt:
         """Put fresh records of a delivery in line; they hold the input watermark from now on."""
-        stamps = delivery.timestamps
+        stamps, values = delivery.timestamps, delivery.values
         whole = len(indexes) == len(stamps)
         held = min(stamps) if whole else min(stamps[index] for index in indexes)
-        receipt = Receipt(delivery, verdict, len(indexes), held)
+        size = sum(map(len, values)) if whole else sum(len(values[index]) for index in indexes)
+        receipt = Receipt(delivery, verdict, len(indexes), held, size // len(indexes))
         self.pending.add(held)
         self.records += len(indexes)
-        values = delivery.values
-        self.bytes += sum(map(len, values)) if whole else sum(len(values[index]) for index in indexes)
+        self.bytes += size
         self.line.append(Chunk(receipt, indexes))
         return receipt
+
+    # Parked keys.
 
     def park(self, key: bytes, wait: Wait) -> ParkedKey:
         """Have the key wait."""
         parked = self.parked.get(key)
         if parked is None:
             parked = self.parked[key] = ParkedKey(wait)
+        parked.wait = wait
+        parked.retry_at = 0
+        if wait is Wait.READY:
+            self.ready[key] = None
         else:
-            parked.wait = wait
+            self.ready.pop(key, None)
         return parked
+
+    def retry(self, key: bytes, at: int) -> None:
+        """Have the key, which is parked, wait until ``at``."""
+        self.parked[key].retry_at = at
+        self.ready.pop(key, None)
+        heapq.heappush(self._retries, (at, key))
+
+    def next_retry(self) -> int | None:
+        """When the first of the keys that wait for a moment may go on."""
+        while self._retries:
+            at, key = self._retries[0]
+            parked = self.parked.get(key)
+            if parked is not None and parked.retry_at == at:
+                return at
+            heapq.heappop(self._retries)
+        return None
+
+    def ready_keys(self, now: int) -> list[bytes]:
+        """The parked keys that wait for nothing but their turn."""
+        while (at := self.next_retry()) is not None and at <= now:
+            _, key = heapq.heappop(self._retries)
+            self.park(key, Wait.READY)
+        return list(self.ready)
+
+    def unpark(self, key: bytes) -> None:
+        """The key goes on: its records go back to the head of the line, in order."""
+        self.ready.pop(key, None)
+        self._to_line(self.parked.pop(key).items)
 
     def set_aside(self, key: bytes, receipt: Receipt, index: int) -> None:
         """Put a record behind the other work of its parked key."""
         self.parked[key].items.append((receipt, index))
         receipt.parked.add(index)
 
-    def put_back(self, parked: ParkedKey, items: Sequence[Item]) -> None:
-        """Put work that ran, and was undone, before the other work of its parked key."""
+    def put_back(self, parked: ParkedKey, items: Sequence[RecordItem]) -> None:
+        """Put records that ran, and were undone, before the others of their parked key."""
         parked.items.extendleft(reversed(items))
-        for item in items:
-            if len(item) == 2:
-                item[0].parked.add(item[1])
+        for receipt, index in items:
+            receipt.parked.add(index)
 
-    def to_line(self, items: Iterable[Item]) -> None:
-        """Put a key's records at the head of the line again, in order."""
+    def _to_line(self, items: Iterable[RecordItem]) -> None:
         chunks: list[Chunk] = []
-        for item in items:
-            assert len(item) == 2, "timers of a key run before its records go back in line"
-            receipt, index = item
+        indexes: list[int] = []
+        for receipt, index in items:
             receipt.parked.discard(index)
-            if chunks and chunks[-1].receipt is receipt:
-                chunks[-1].indexes = [*chunks[-1].indexes, index]
-            else:
-                chunks.append(Chunk(receipt, [index]))
+            if not chunks or chunks[-1].receipt is not receipt:
+                indexes = []
+                chunks.append(Chunk(receipt, indexes))
+            indexes.append(index)
         self.line.extendleft(reversed(chunks))
 
     def settle(self, receipt: Receipt, indexes: Sequence[int]) -> bool:
@@ -150,7 +202,7 @@ class Intake:
         if receipt.open == 0:
             self.pending.remove(receipt.held)
             return True
-        if receipt.open == len(receipt.parked):
+        if receipt.worth_telling():
             # Only parked records remain: the rest of the delivery holds the watermark no more.
             held = min(delivery.timestamps[index] for index in receipt.parked)
             if held != receipt.held:

@@ -7,19 +7,33 @@ is sent again with the same ids and the same bytes (G9).
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from millwheel.core.watermarks import MinTracker
 from millwheel.worker.interval.entry import ProductionRow
 
 __all__ = ["Outbox", "Shipment"]
 
+_SHIPMENT_RECORDS: Final = 8_192
+_SHIPMENT_BYTES: Final = 1 << 20
+"""A shipment takes no more records once it has so many, or so many bytes: one goes into a message (at most 2 MiB)."""
+
+_STUCK: Final = 64
+"""So many of a consumer's oldest records may be stuck, and not keep receivers from forgetting younger ids."""
+
+_SIFTED: Final = 1_000
+"""Shipments of a consumer that are gone through for those that are stuck."""
+
 
 class Shipment:
     """Records of one stream for one interval of one consumer; ``waiting`` None: none of them is ACKed."""
 
     __slots__ = (
+        "bytes",
         "consumer",
+        "first",
         "held",
         "journal",
         "keys",
@@ -46,7 +60,10 @@ class Shipment:
         self.producers: list[bytes] = []
         self.opaque: list[bytes] = []
         self.waiting: set[int] | None = None
+        self.bytes = 0
         self.held = 0
+        self.first = 0
+        """The least position that is not ACKed."""
         self.sent = False
 
     def indexes(self) -> Iterable[int]:
@@ -57,16 +74,26 @@ class Shipment:
         """How many records are not ACKed."""
         return len(self.keys) if self.waiting is None else len(self.waiting)
 
-    def first_position(self) -> int:
-        """The least position that is not ACKed."""
-        return self.positions[0] if self.waiting is None else self.positions[min(self.waiting)]
+    def room(self) -> bool:
+        """Whether it may take another record."""
+        return len(self.keys) < _SHIPMENT_RECORDS and self.bytes < _SHIPMENT_BYTES
+
+    def measure(self) -> None:
+        """Find out anew what its records that are not ACKed hold back."""
+        stamps, positions = self.timestamps, self.positions
+        if self.waiting is None:
+            self.held, self.first = min(stamps), positions[0]
+        else:
+            self.held = min(stamps[index] for index in self.waiting)
+            self.first = positions[min(self.waiting)]
 
 
 class Outbox:
     """All shipments that are not wholly ACKed.
 
     Invariants: ``pending`` holds the least timestamp of every shipment; positions rise within a
-    shipment; ``mark(consumer)`` never exceeds the position of a record of that consumer that is not ACKed.
+    shipment; ``_firsts`` has the first position of every shipment by consumer, and possibly former ones;
+    ``mark(consumer)`` never exceeds the position of a record of that consumer that is not ACKed.
     """
 
     def __init__(self, locate: Callable[[str, bytes], str]) -> None:
@@ -74,12 +101,14 @@ class Outbox:
         self._next_token = 1
         self._shipments: dict[int, Shipment] = {}
         self._by_consumer: dict[str, dict[int, Shipment]] = {}
-        self._unordered: set[str] = set()
+        self._firsts: dict[str, list[tuple[int, int]]] = {}
         self.pending = MinTracker()
         self.records = 0
+        self.bytes = 0
+        """Of the shipments' values, whole shipments counted until their last record is ACKed."""
 
     def __iter__(self) -> Iterator[Shipment]:
-        return iter(list(self._shipments.values()))
+        return iter(self._shipments.values())
 
     def __len__(self) -> int:
         return len(self._shipments)
@@ -91,14 +120,18 @@ class Outbox:
     def add(self, rows: Iterable[ProductionRow]) -> list[Shipment]:
         """Take productions in, in increasing positions; returns their shipments, not sent yet."""
         groups: dict[tuple[str, str, str], Shipment] = {}
+        first = self._next_token
         locate = self._locate
         for position, producer, stream, value, timestamp, targets, opaque in rows:
             for consumer, key in targets:
                 group = (consumer, stream, locate(consumer, key))
                 shipment = groups.get(group)
-                if shipment is None:
+                if shipment is None or not shipment.room():
+                    if shipment is not None:
+                        self._insert(shipment)
                     shipment = groups[group] = Shipment(self._next_token, consumer, stream, group[2])
                     self._next_token += 1
+                shipment.bytes += len(value) + len(key)
                 shipment.keys.append(key)
                 shipment.values.append(value)
                 shipment.timestamps.append(timestamp)
@@ -106,17 +139,18 @@ class Outbox:
                 shipment.producers.append(producer)
                 if opaque:
                     shipment.opaque.append(opaque)
-        shipments = list(groups.values())
-        for shipment in shipments:
+        for shipment in groups.values():
             self._insert(shipment)
-        return shipments
+        return [self._shipments[token] for token in range(first, self._next_token)]
 
     def _insert(self, shipment: Shipment) -> None:
-        shipment.held = min(shipment.timestamps)
+        shipment.measure()
         self._shipments[shipment.token] = shipment
         self._by_consumer.setdefault(shipment.consumer, {})[shipment.token] = shipment
+        self._note_first(shipment)
         self.pending.add(shipment.held)
         self.records += len(shipment.keys)
+        self.bytes += shipment.bytes
 
     def acknowledged(self, token: int, remaining: Sequence[int]) -> Shipment | None:
         """All of the shipment but ``remaining`` is ACKed; returns the shipment if it was not known to be so before."""
@@ -136,26 +170,61 @@ class Outbox:
             self._remove(shipment)
             return shipment
         self.pending.remove(shipment.held)
-        shipment.held = min(shipment.timestamps[index] for index in shipment.waiting)
+        shipment.measure()
         self.pending.add(shipment.held)
+        self._note_first(shipment)
         return shipment
+
+    def _note_first(self, shipment: Shipment) -> None:
+        shipments = self._by_consumer[shipment.consumer]
+        firsts = self._firsts.setdefault(shipment.consumer, [])
+        heapq.heappush(firsts, (shipment.first, shipment.token))
+        if len(firsts) > 2 * len(shipments) + _STUCK:
+            # The first may be stuck, with those that are gone behind it.
+            firsts[:] = [(one.first, one.token) for one in shipments.values()]
+            heapq.heapify(firsts)
 
     def _remove(self, shipment: Shipment) -> None:
         self.pending.remove(shipment.held)
+        self.bytes -= shipment.bytes
         del self._shipments[shipment.token]
         siblings = self._by_consumer[shipment.consumer]
         del siblings[shipment.token]
         if not siblings:
-            self._unordered.discard(shipment.consumer)
+            del self._by_consumer[shipment.consumer], self._firsts[shipment.consumer]
 
     def mark(self, consumer: str, otherwise: int) -> int:
         """Every record due to ``consumer`` below this position is ACKed; ``otherwise`` if nothing is pending."""
-        shipments = self._by_consumer.get(consumer)
-        if not shipments:
+        firsts = self._firsts.get(consumer)
+        if firsts is None:
             return otherwise
-        if consumer in self._unordered:
-            return min(shipment.first_position() for shipment in shipments.values())
-        return next(iter(shipments.values())).first_position()
+        shipments = self._by_consumer[consumer]
+        while True:
+            position, token = firsts[0]
+            shipment = shipments.get(token)
+            if shipment is not None and shipment.first == position:
+                return position
+            heapq.heappop(firsts)
+
+    def statement(self, consumer: str, otherwise: int, stuck_below: int) -> tuple[int, list[int]]:
+        """A mark for ``consumer``, and the positions below it that are not ACKed all the same.
+
+        There are none, unless the oldest shipments have been pending from before the position
+        ``stuck_below``: a key that fails for ever would otherwise have all receivers remember every id since.
+        """
+        mark = self.mark(consumer, otherwise)
+        if mark >= stuck_below or len(self._by_consumer[consumer]) > _SIFTED:
+            return mark, []
+        stuck: list[int] = []
+        beyond = otherwise
+        for shipment in self._by_consumer[consumer].values():
+            if shipment.first >= stuck_below:
+                beyond = min(beyond, shipment.first)
+                continue
+            if len(stuck) + shipment.count() > _STUCK:
+                return mark, []
+            stuck.extend(shipment.positions[index] for index in shipment.indexes())
+        return beyond, sorted(position for position in stuck if position < beyond)
 
     def rerouted(self, shipment: Shipment) -> list[Shipment]:
         """The shipment's records that are not ACKed, grouped anew by who owns their keys now.
@@ -170,9 +239,6 @@ class Outbox:
         rows = list(self.rows_of(shipment))
         self.records -= shipment.count()
         self._remove(shipment)
-        if self._by_consumer.get(shipment.consumer):
-            # The new shipments stand behind younger ones.
-            self._unordered.add(shipment.consumer)
         return self.add(rows)
 
     def drop_consumer(self, consumer: str) -> int:

@@ -2,19 +2,22 @@
 
 A hook that raises leaves no trace (its context is dropped whole). The key's work of that batch then
 runs alone, one hook a commit, so that the next failure undoes nothing but itself; what still fails
-alone is what the failure policy decides about. Work of a parked key keeps its order (G5), its records
-keep holding the input watermark and its timers the output watermark.
+alone is what the failure policy decides about. Records of a parked key keep their order and go on holding the
+input watermark; its due timers fire before them, in the order of their times, and hold the output
+watermark until then (G5, G6).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from millwheel.sdk.context import UNSET, Context
 from millwheel.sdk.model import Record
+from millwheel.sdk.options import LateAction
 from millwheel.worker.interval.failures import Decision, Failures
 from millwheel.worker.interval.firing import Firing
-from millwheel.worker.interval.intake import Item, ParkedKey, Receipt, Wait
+from millwheel.worker.interval.intake import Item, ParkedKey, Receipt, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.messages import AsyncHook, HookFailed
 
@@ -29,13 +32,16 @@ class Parking:
         self.firing = firing
         self.failures = failures
         self.state = runner.state
-        self.now = 0
         self.stopped = ""
         """Why the computation stands still by its failure policy; empty while it does not."""
         self.to_await: list[AsyncHook] = []
         self.reports: list[HookFailed] = []
         self._next_hook = 1
         self._hooks: dict[int, tuple[bytes, Context[Any], Item]] = {}
+        self._finished: deque[tuple[int, BaseException | None]] = deque()
+        """Asynchronous hooks that have ended, and that no batch has had room for."""
+        program = self.state.program
+        self._one_by_one = program.record_is_async or program.timer_is_async
         runner.failed = lambda key, receipt, index, error: self.failed(key, (receipt, index), error)
         runner.start_hook = lambda key, context, receipt, index, coroutine: self._start_hook(
             key, context, (receipt, index), coroutine
@@ -47,121 +53,120 @@ class Parking:
 
     def failed(self, key: bytes, item: Item | None, error: Exception) -> None:
         """A hook of ``key`` raised for ``item`` (None: what the key's hooks left cannot be sealed)."""
-        undone = self._undo(key)
-        parked = self.state.intake.park(key, Wait.READY)
+        timers, records = self._undo(key)
         if item is not None:
-            undone.append(item)
-        self._hold_timers(undone)
-        self.state.intake.put_back(parked, undone)
-        parked.alone += len(undone)
-        if len(undone) == 1:
-            self._decide(key, parked, error)
+            (timers if len(item) == 3 else records).append(item)  # type: ignore[arg-type]
+        parked = self._put_back(key, timers, records)
+        if len(timers) + len(records) == 1:
+            self._decide(key, parked, timers[0] if timers else records[0], error)
 
-    def _undo(self, key: bytes) -> list[Item]:
-        """Drop what this batch did for ``key``; returns the work that it had consumed: timers, then records."""
+    def defer(self, key: bytes) -> None:
+        """The batch has no room for what the key's hooks left: they will run in the next one."""
+        self._put_back(key, *self._undo(key))
+
+    def _undo(self, key: bytes) -> tuple[list[TimerItem], list[RecordItem]]:
+        """Drop what this batch did for ``key``; returns the work that it had consumed."""
         batch = self.runner.batch
         context = batch.contexts.pop(key, None)
         if context is not None:
             context._cell.value = UNSET
-        undone: list[Item] = list(batch.fired.pop(key, ()))
+            self.state.scope.produced_bytes -= context._produced
+        records: list[RecordItem] = []
         for receipt, consumed in batch.consumed:
             keys = receipt.delivery.keys
             mine = [index for index in consumed if keys[index] == key]
             if mine:
                 consumed[:] = [index for index in consumed if keys[index] != key]
-                undone.extend((receipt, index) for index in mine)
-        return undone
+                records.extend((receipt, index) for index in mine)
+        return batch.fired.pop(key, []), records
 
-    def _hold_timers(self, items: list[Item]) -> None:
-        for item in items:
-            if len(item) == 3 and not item[1]:
-                self.state.hold_times.add(item[0])
+    def _put_back(self, key: bytes, timers: list[TimerItem], records: list[RecordItem]) -> ParkedKey:
+        """Have work that was undone wait with its key, to run alone."""
+        intake = self.state.intake
+        parked = intake.park(key, Wait.READY)
+        for timer in timers:
+            self.firing.postpone(key, timer)
+        intake.put_back(parked, records)
+        parked.alone += len(timers) + len(records)
+        return parked
 
-    def _decide(self, key: bytes, parked: ParkedKey, error: Exception) -> None:
-        """The first item of ``parked`` failed with nothing else in its context: apply the policy."""
-        item = parked.items[0]
+    def _decide(self, key: bytes, parked: ParkedKey, item: Item, error: Exception) -> None:
+        """``item`` failed with nothing else in its context: apply the policy."""
+        if parked.failing != item:
+            parked.failing, parked.attempts = item, 0
         parked.attempts += 1
-        decision, retry_at = self.failures.decide(parked.attempts, self.now)
+        decision, retry_at = self.failures.decide(parked.attempts, self.state.wall)
         self.reports.append(self.failures.describe(key, item, error, parked.attempts, decision))
         if decision is Decision.RETRY:
-            parked.retry_at = retry_at
+            self.state.intake.retry(key, retry_at)
         elif decision is Decision.STOP:
             self.stopped = self.reports[-1].message
         else:
-            self._bury(key, parked, error)
+            self._bury(key, parked, item, error)
 
-    def _bury(self, key: bytes, parked: ParkedKey, error: Exception) -> None:
-        """Commit the first item's id (or the end of its timer) together with its dead letter."""
-        item = self._pop(parked)
+    def _bury(self, key: bytes, parked: ParkedKey, item: Item, error: Exception) -> None:
+        """Commit the item's id (or the end of its timer) together with its dead letter."""
+        parked.alone = max(0, parked.alone - 1)
         context = self.runner.open(key)
         assert context is not None, "a key whose hook has run is in the cache"
         self.failures.dead_letter(context, key, item, error, parked.attempts)
         self.runner.batch.dead += 1
+        if len(item) == 2:
+            receipt, index = parked.items.popleft()
+            receipt.parked.discard(index)
+        else:
+            self.firing.take_over(key, item)
         self._consume(key, item)
-        parked.attempts = 0
 
     # Going on.
 
     def resume_ready(self) -> None:
-        """Let every parked key go on that need not wait any more; call it when a batch begins."""
-        for key, parked in list(self.state.intake.parked.items()):
-            if parked.wait is Wait.READY and parked.retry_at <= self.now and key not in self.runner.batch.contexts:
-                self._resume(key, parked)
-
-    def next_retry(self) -> int | None:
-        """When a parked key's next attempt is due."""
-        times = [
-            p.retry_at for p in self.state.intake.parked.values() if p.wait is Wait.READY and p.retry_at > self.now
-        ]
-        return min(times, default=None)
+        """Let every parked key go on that need not wait any more, as long as the batch has room."""
+        while self._finished and not self.runner.batch_full():
+            self._adopt(*self._finished.popleft())
+        for key in self.state.intake.ready_keys(self.state.wall):
+            if self.stopped or self.runner.full():
+                return
+            if key not in self.runner.batch.contexts:
+                self._resume(key, self.state.intake.parked[key])
 
     def _resume(self, key: bytes, parked: ParkedKey) -> None:
-        intake = self.state.intake
-        one_by_one = self.state.program.record_is_async or self.state.program.timer_is_async
-        if parked.items and (parked.alone or one_by_one):
-            self._run_alone(key, parked)
+        item: Item | None = None
+        if parked.alone or (self._one_by_one and parked.items):
+            item = self.firing.next_due(key) or (parked.items[0] if parked.items else None)
+        if item is None:
+            self.firing.return_postponed(key)
+            self.state.intake.unpark(key)
             return
-        self.firing.return_postponed(key)
-        del intake.parked[key]
-        intake.to_line(parked.items)
-
-    def _run_alone(self, key: bytes, parked: ParkedKey) -> None:
-        """Run the key's first item; its context is then the key's only one in this batch."""
-        context = self.runner.open(key)
-        if context is None:
-            return
-        item = self._pop(parked)
-        attempts = parked.attempts
+        if item != parked.failing:
+            parked.failing, parked.attempts = None, 0
         if len(item) == 3:
-            del self.runner.batch.contexts[key]
-            self.firing.fire(key, item)
-        else:
-            self._run_record(key, context, item[0], item[1])
-        if parked.attempts == attempts and parked.wait is Wait.READY:
-            parked.attempts = 0
-
-    def _pop(self, parked: ParkedKey) -> Item:
-        item = parked.items.popleft()
-        parked.alone = max(0, parked.alone - 1)
-        if len(item) == 2:
+            parked.alone = max(0, parked.alone - 1)
+            self.firing.fire_parked(key, item)
+            return
+        context = self.runner.open(key)
+        if context is not None:
+            parked.alone = max(0, parked.alone - 1)
+            parked.items.popleft()
             item[0].parked.discard(item[1])
-        elif not item[1]:
-            # From here on the batch holds its time.
-            self.runner.batch.firing.append(item[0])
-        return item
+            self._run_record(key, context, *item)
 
     def _run_record(self, key: bytes, context: Context[Any], receipt: Receipt, index: int) -> None:
-        program, delivery = self.state.program, receipt.delivery
-        stamp = delivery.timestamps[index]
-        context._stamp = context._earliest = context._cause = stamp
+        """Run a record whose context is the key's only one in this batch."""
+        state, program, delivery = self.state, self.state.program, receipt.delivery
+        stamp, value = delivery.timestamps[index], delivery.values[index]
+        context._stamp = context._cause = stamp
+        context._earliest = min(stamp, state.holds.get(key, stamp))
         context._origin = (delivery.ids, index)
-        late = stamp < self.state.watermark
-        decode = program.inputs[delivery.stream]
-        record = Record(key, delivery.values[index], stamp, delivery.stream, decode, late)  # type: ignore[arg-type]
+        late = stamp < state.watermark
         self.runner.batch.records += 1
-        self.runner.batch.late += late
         try:
-            outcome = program.computation.process_record(context, record)  # type: ignore[func-returns-value]
+            if late and program.options.late.action is not LateAction.PROCESS:
+                self.runner.apply_late_policy(context, delivery.stream, value)
+                self._consume(key, (receipt, index))
+                return
+            record = Record(key, value, stamp, delivery.stream, program.inputs[delivery.stream], late)  # type: ignore[arg-type]
+            outcome = program.computation.process_record(context, record)
         except Exception as error:
             self.failed(key, (receipt, index), error)
             return
@@ -173,7 +178,7 @@ class Parking:
     def _consume(self, key: bytes, item: Item) -> None:
         batch = self.runner.batch
         if len(item) == 2:
-            batch.consumed.append((item[0], [item[1]]))
+            batch.consumed_of(item[0]).append(item[1])
         else:
             batch.fired.setdefault(key, []).append(item)
 
@@ -182,7 +187,7 @@ class Parking:
     def row_read(self, key: bytes, encoded: bytes) -> None:
         """The key's row has been read: it may run."""
         self.state.cells.insert(key, encoded)
-        self.state.intake.parked[key].wait = Wait.READY
+        self.state.intake.park(key, Wait.READY)
 
     def _start_hook(self, key: bytes, context: Context[Any], item: Item, coroutine: Any) -> None:
         """User code waits for something: the key is parked, and its context out of the batch, until it ends."""
@@ -190,26 +195,31 @@ class Parking:
         self.state.intake.park(key, Wait.HOOK)
         if len(item) == 2:
             item[0].parked.add(item[1])
-        else:
-            self._hold_timers([item])
+        elif not item[1]:
+            self.state.hold_times.add(item[0])
         number = self._next_hook
         self._next_hook += 1
         self._hooks[number] = (key, context, item)
+        self.runner.hooks += 1
         self.to_await.append(AsyncHook(number, coroutine))
 
     def hook_finished(self, number: int, error: BaseException | None) -> None:
-        """An asynchronous hook has ended: its context joins the batch, or is dropped."""
+        """An asynchronous hook has ended: its context will join the batch, or is dropped."""
+        self.runner.hooks -= 1
+        self._finished.append((number, error))
+
+    def _adopt(self, number: int, error: BaseException | None) -> None:
         key, context, item = self._hooks.pop(number)
-        parked = self.state.intake.parked[key]
-        parked.wait = Wait.READY
+        self.state.intake.park(key, Wait.READY)
+        batch = self.runner.batch
         if len(item) == 2:
             item[0].parked.discard(item[1])
         elif not item[1]:
-            self.runner.batch.firing.append(item[0])
+            batch.firing.append(item[0])
         if error is None:
-            self.runner.batch.contexts[key] = context
-            self.runner.batch.records += 1
-            parked.attempts = 0
+            batch.contexts[key] = context
+            batch.records += 1
+            batch.size += len(context._cell.encoded) + context._produced
             self._consume(key, item)
             return
         context._cell.value = UNSET

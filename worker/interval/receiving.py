@@ -31,6 +31,9 @@ class Receiving(Judging):
             return [Acknowledge(delivery, _INVALID, (), problem)]
         if not delivery.keys:
             return [Acknowledge(delivery, _ACKED)]
+        for watermark in (delivery.sender.watermark, delivery.sender.heard):
+            if watermark is not None and watermark > self.state.heard:
+                self.state.heard = watermark
         if not self.state.program.options.exactly_once:
             return self._admit(delivery, None, range(len(delivery.keys)), ())
         return self._judge(delivery)
@@ -53,7 +56,8 @@ class Receiving(Judging):
         excluded = list(waiting)
         state = self.state
         intake, settings = state.intake, state.settings
-        if intake.records >= settings.queue_records or intake.bytes >= settings.queue_bytes:
+        full = intake.records >= settings.queue_records or intake.bytes >= settings.queue_bytes
+        if full and delivery.stream not in state.config.feedback:
             bound = max(min(intake.pending.min(), max(delivery.timestamps)), state.inputs.value)
             ahead = [index for index in fresh if delivery.timestamps[index] > bound]
             if ahead:

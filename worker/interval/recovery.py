@@ -13,6 +13,9 @@ from millwheel.worker.messages import Opened
 
 __all__ = ["recover"]
 
+Productions = dict[tuple[int, str], ProductionRow]
+"""By position and consumer: a production reaches each of its consumers once."""
+
 
 def recover(state: IntervalState, opened: Opened) -> None:
     """Rebuild ``state`` from base parts and the entries above the floor; CorruptValueError names what is damaged."""
@@ -26,7 +29,7 @@ def recover(state: IntervalState, opened: Opened) -> None:
     state.sealed = state.committed = head.commit
     # Rows of keys that the entries do not name may exist once anything was ever forgotten.
     state.cells = CellCache(state.settings.cache_bytes, evicted=head.floor > 0)
-    productions: dict[tuple[int, str, bytes], ProductionRow] = {}
+    productions: Productions = {}
     _restore_base(state, opened.parts, productions)
     for number, blob in enumerate(opened.entries, head.floor + 1):
         _apply(state, number, decode_entry(blob, f"journal {config.journal}, entry {number}"), productions)
@@ -40,9 +43,7 @@ def recover(state: IntervalState, opened: Opened) -> None:
         state.hold_times.add(hold)
 
 
-def _restore_base(
-    state: IntervalState, parts: dict[PartId, bytes], productions: dict[tuple[int, str, bytes], ProductionRow]
-) -> None:
+def _restore_base(state: IntervalState, parts: dict[PartId, bytes], productions: Productions) -> None:
     ids: list[bytes] = []
     filters: dict[str, bytes] = {}
     for part, blob in parts.items():
@@ -78,20 +79,18 @@ def _restore_meta(state: IntervalState, meta: BaseMeta) -> None:
     counts.records, counts.duplicates, counts.late, counts.dead_letters = meta.counts
 
 
-def _keep(productions: dict[tuple[int, str, bytes], ProductionRow], row: ProductionRow) -> None:
+def _keep(productions: Productions, row: ProductionRow) -> None:
     position, producer, stream, value, timestamp, targets, opaque = row
     for target in targets:
-        productions[position, *target] = (position, producer, stream, value, timestamp, (target,), opaque)
+        productions[position, target[0]] = (position, producer, stream, value, timestamp, (target,), opaque)
 
 
 def _set_timer(state: IntervalState, row: TimerRow) -> None:
-    key, wall, tag, *setting = row
-    state.timers[wall].set(key, tag, TimerSetting(*setting))
+    key, wall, tag, at, hold, cause, origin = row
+    state.timers[wall].set(key, tag, TimerSetting(at, hold, cause, origin))
 
 
-def _apply(
-    state: IntervalState, number: int, entry: Entry, productions: dict[tuple[int, str, bytes], ProductionRow]
-) -> None:
+def _apply(state: IntervalState, number: int, entry: Entry, productions: Productions) -> None:
     """Apply one entry: the same changes, in the same order, as when its owner sealed it."""
     state.watermark = max(state.watermark, entry.watermark)
     state.wall = max(state.wall, entry.wall)
@@ -109,10 +108,8 @@ def _apply(
         _set_timer(state, row)
     for production in entry.productions:
         _keep(productions, production)
-    gone = set(entry.acked)
-    if gone:
-        for place in [place for place in productions if (place[0], place[1]) in gone]:
-            del productions[place]
+    for acked in entry.acked:
+        productions.pop(acked, None)
     if entry.ids:
         state.dedup.replay(IdDelta.from_wire(entry.ids))
     records, duplicates, late, dead = entry.counts

@@ -7,6 +7,7 @@ and all of the key's work in this batch is parked, in order, to run one hook a c
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ class Batch:
     ``firing`` are the timestamps at which the batch's timers hold the output watermark until it commits.
     """
 
-    __slots__ = ("consumed", "contexts", "dead", "fired", "firing", "late", "records", "size")
+    __slots__ = ("consumed", "contexts", "dead", "fired", "firing", "records", "size")
 
     def __init__(self) -> None:
         self.contexts: dict[bytes, Context[Any]] = {}
@@ -38,11 +39,17 @@ class Batch:
         self.firing: list[int] = []
         self.records = 0
         self.size = 0
-        self.late = 0
         self.dead = 0
 
     def __bool__(self) -> bool:
         return bool(self.contexts or self.fired or any(indexes for _, indexes in self.consumed))
+
+    def consumed_of(self, receipt: Receipt) -> list[int]:
+        """The list that takes the indexes of records of ``receipt`` that have run."""
+        if self.consumed and self.consumed[-1][0] is receipt:
+            return self.consumed[-1][1]
+        self.consumed.append((receipt, []))
+        return self.consumed[-1][1]
 
 
 class Runner:
@@ -53,16 +60,26 @@ class Runner:
         self.batch = Batch()
         self.number = 1
         """Of the batch; what the cache knows a cell's last use by."""
+        self.hooks = 0
+        """Asynchronous hooks that run now."""
         self.to_read: list[bytes] = []
         """Keys whose rows must be read before they can run."""
         self.failed: Callable[[bytes, Receipt, int, Exception], None]
         self.start_hook: Callable[[bytes, Context[Any], Receipt, int, Any], None]
 
     def full(self) -> bool:
-        """Whether the batch has reached a bound."""
-        settings = self.state.settings
-        size = self.batch.size + self.state.scope.produced_bytes
-        return self.batch.records >= settings.batch_records or size >= settings.batch_bytes
+        """Whether nothing more may be run: the batch is at a bound, or as many asynchronous hooks run as may."""
+        return self.hooks >= self.state.settings.async_hooks or self.batch_full()
+
+    def batch_full(self) -> bool:
+        """Whether the batch has reached a bound. One that holds no work never has, whatever was undone or parked."""
+        batch, settings = self.batch, self.state.settings
+        if not batch.contexts:
+            batch.records = batch.size = self.state.scope.produced_bytes = 0
+            return False
+        return batch.records >= settings.batch_records or (
+            batch.size + self.state.scope.produced_bytes >= settings.batch_bytes
+        )
 
     def take_batch(self) -> Batch:
         """The batch so far; a new one begins."""
@@ -74,44 +91,55 @@ class Runner:
     def run_line(self, ahead_allowed: bool) -> None:
         """Run chunks until the line is empty or the batch full.
 
-        With ``ahead_allowed`` False (the outbox is over its bound) only what holds the watermark back is run.
+        With ``ahead_allowed`` False (something is over its bound) only what holds the watermark back is run.
         """
         intake = self.state.intake
         line = intake.line
         while line and not self.full():
             chunk = line[0]
             if not ahead_allowed:
-                if all(one.receipt.held > intake.pending.min() for one in line):
-                    return
                 chunk = min(line, key=lambda one: one.receipt.held)
+                if chunk.receipt.held > intake.pending.min():
+                    return
             self._run_chunk(chunk)
             if chunk.cursor >= len(chunk.indexes):
-                line.remove(chunk)
+                if chunk is line[0]:
+                    line.popleft()
+                else:
+                    line.remove(chunk)
             if not ahead_allowed:
                 return
+
+    def _room(self, receipt: Receipt) -> int:
+        """How many records of a delivery may be run before the bounds are looked at again; at least one."""
+        settings, batch = self.state.settings, self.batch
+        room = min(settings.batch_records - batch.records, (settings.batch_bytes - batch.size) // (receipt.average + 1))
+        if self.state.program.record_is_async:
+            room = min(room, settings.async_hooks - self.hooks)
+        return max(1, room)
 
     def _run_chunk(self, chunk: Chunk) -> None:
         state, batch, receipt = self.state, self.batch, chunk.receipt
         delivery = receipt.delivery
         keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
-        contexts, parked, program = batch.contexts, state.intake.parked, state.program
+        contexts, parked, program, holds = batch.contexts, state.intake.parked, state.program, state.holds
         cached, scope, number, size = state.cells.cached(), state.scope, self.number, 0
         decode, process = program.inputs[stream], program.computation.process_record
         weak, is_async = not program.options.strong, program.record_is_async
         process_late = program.options.late.action is LateAction.PROCESS
-        watermark = state.watermark
-        taken = chunk.indexes[chunk.cursor : chunk.cursor + state.settings.batch_records - batch.records]
-        chunk.cursor += len(taken)
-        batch.records += len(taken)
-        consumed: list[int] = []
-        batch.consumed.append((receipt, consumed))
-        consume = consumed.append
-        for index in taken:
+        watermark, budget = state.watermark, state.settings.batch_bytes - batch.size
+        consume = batch.consumed_of(receipt).append
+        taken = chunk.indexes[chunk.cursor : chunk.cursor + self._room(receipt)]
+        running = iter(taken)
+        for index in running:
             key = keys[index]
             context = contexts.get(key)
+            if parked and key in parked:
+                state.intake.set_aside(key, receipt, index)
+                continue
             if context is None:
                 cell = cached.get(key)
-                if key in parked or (cell is None and (cell := self._load(key)) is None):
+                if cell is None and (cell := self._load(key)) is None:
                     state.intake.set_aside(key, receipt, index)
                     continue
                 cell.used = number
@@ -124,16 +152,16 @@ class Runner:
                 continue
             stamp = stamps[index]
             context._stamp = context._earliest = context._cause = stamp
+            if holds and (held := holds.get(key, stamp)) < stamp:
+                context._earliest = held
             if weak:
                 context._origin = (delivery.ids, index)
             late = stamp < watermark
             try:
-                if late:
-                    batch.late += 1
-                    if not process_late:
-                        self.apply_late_policy(context, stream, values[index])
-                        consume(index)
-                        continue
+                if late and not process_late:
+                    self.apply_late_policy(context, stream, values[index])
+                    consume(index)
+                    continue
                 outcome = process(context, Record(key, values[index], stamp, stream, decode, late))  # type: ignore[arg-type]
             except Exception as error:
                 self.failed(key, receipt, index, error)
@@ -142,7 +170,12 @@ class Runner:
                 self.start_hook(key, context, receipt, index, outcome)
             else:
                 consume(index)
-        batch.size += size
+                if scope.produced_bytes > budget:
+                    break
+        ran = len(taken) - operator.length_hint(running)
+        chunk.cursor += ran
+        batch.records += ran
+        batch.size += size + ran * receipt.average
 
     def _load(self, key: bytes) -> KeyCell | None:
         """A cell for a key that has none; None: the key is parked until its row has been read."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from millwheel.core.limits import MAX_STATE_BYTES
-from millwheel.sdk.context import UNSET, Production, TimerSetting
+from millwheel.core.limits import MAX_ENTRY_BYTES, MAX_STATE_BYTES
+from millwheel.sdk.context import UNSET, Context, Production, TimerSetting
 from millwheel.sdk.errors import TooLargeError
-from millwheel.worker.dedup import BatchIds, IdDelta, PositionIds
+from millwheel.worker.dedup import IdDelta
+from millwheel.worker.interval.causal import causal_id
 from millwheel.worker.interval.entry import FORMAT, Entry, ProductionRow, TimerRow
 from millwheel.worker.interval.intake import Receipt
 from millwheel.worker.interval.outbox import Shipment
@@ -42,15 +42,23 @@ class Sealed:
 class Sealer:
     """Seals batches, in the order of their commit numbers."""
 
-    def __init__(self, state: IntervalState, failed: Callable[[bytes, Exception], None]) -> None:
+    def __init__(
+        self, state: IntervalState, failed: Callable[[bytes, Exception], None], deferred: Callable[[bytes], None]
+    ) -> None:
         self.state = state
         self._failed = failed
+        self._deferred = deferred
 
     def encode_states(self, batch: Batch) -> list[tuple[bytes, bytes]]:
-        """The changed states of the batch, encoded. A key whose state cannot be stored fails, and drops out."""
+        """The changed states of the batch, encoded.
+
+        A key whose work cannot be stored fails, and drops out; so do, to run in the next batch, the keys
+        beyond what an entry takes.
+        """
         encode = self.state.program.state.encode
         changed: list[tuple[bytes, bytes]] = []
         broken: list[tuple[bytes, Exception]] = []
+        total = batch.size + self.state.scope.produced_bytes
         for key, context in batch.contexts.items():
             cell = context._cell
             value = cell.value
@@ -58,18 +66,34 @@ class Sealer:
                 continue
             try:
                 encoded = encode(value) if value is not None else b""
+                if encoded.__class__ is not bytes:
+                    encoded = bytes(memoryview(encoded))  # a codec of the user's own made it
             except Exception as error:
                 broken.append((key, error))
                 continue
             if encoded != cell.encoded:
-                if len(encoded) > MAX_STATE_BYTES:
-                    what = f"the state of key {context.key!r}"
-                    broken.append((key, TooLargeError(what, len(encoded), MAX_STATE_BYTES)))
+                size = len(encoded)
+                total += size
+                if size > MAX_STATE_BYTES:
+                    broken.append((key, TooLargeError(f"the state of key {context.key!r}", size, MAX_STATE_BYTES)))
                 else:
                     changed.append((key, encoded))
-        for key, error in broken:
-            self._failed(key, error)
-        return changed
+        for key, reason in broken:
+            self._failed(key, reason)
+        return changed if total <= MAX_ENTRY_BYTES else self._fitting(batch, changed)
+
+    def _fitting(self, batch: Batch, changed: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Put off the keys beyond what an entry takes. What one key leaves always fits, by the other limits."""
+        states = dict(changed)
+        total = 0
+        for key, context in list(batch.contexts.items()):
+            size = context._produced + len(states.get(key, b""))
+            if total + size > MAX_ENTRY_BYTES:
+                self._deferred(key)
+                states.pop(key, None)
+            else:
+                total += size
+        return list(states.items())
 
     def seal(self, batch: Batch, changed: list[tuple[bytes, bytes]], duplicates: int) -> Sealed:
         """Apply the batch to the soft state, as commit ``state.sealed + 1``, and build its entry."""
@@ -89,12 +113,12 @@ class Sealer:
             if context._productions:
                 producing.append((key, context._productions))
             if context._hold is not UNSET:
-                self._apply_hold(key, context._hold, sealed)
-                holds.append((key, context._hold))
+                holds.append((key, self._apply_hold(key, context, sealed)))
         productions = self._productions(producing, sealed.commit)
         if state.program.options.exactly_once and sealed.consumed:
             sealed.ids = state.dedup.take([(receipt.verdict, indexes) for receipt, indexes in sealed.consumed])
         records = sum(len(indexes) for _, indexes in sealed.consumed)
+        late = sum(self._late(receipt, indexes) for receipt, indexes in sealed.consumed)
         sealed.shipments = state.outbox.add(productions)
         sealed.entry = Entry(
             FORMAT,
@@ -107,22 +131,38 @@ class Sealer:
             productions,
             sealed.ids.to_wire() if sealed.ids is not None else [],
             [],
-            (records, duplicates, batch.late, batch.dead),
+            (records, duplicates, late, batch.dead),
         )
         return sealed
+
+    def _late(self, receipt: Receipt, indexes: list[int]) -> int:
+        """How many were late. A record that was not when it ran is not now: it has held the watermark since."""
+        watermark, stamps = self.state.watermark, receipt.delivery.timestamps
+        return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
 
     def _clear_fired(self, batch: Batch, sealed: Sealed) -> list[tuple[bytes, bool, str]]:
         cleared = []
         for key, fired in batch.fired.items():
             for _, wall, tag in fired:
-                self._release(self.state.timers[wall].cancel(key, tag), wall, sealed)
+                setting = self.state.timers[wall].cancel(key, tag)
+                # What holds at its own time is held by the batch since it was fired.
+                if setting is not None and (hold := effective_hold(setting, wall)) is not None:
+                    sealed.released.append(hold)
                 cleared.append((key, wall, tag))
         return cleared
 
     def _release(self, setting: TimerSetting | None, wall: bool, sealed: Sealed) -> None:
-        """A timer's hold goes when the commit that ends the timer is in the journal, not before."""
-        if setting is not None and (hold := effective_hold(setting, wall)) is not None:
-            sealed.released.append(hold)
+        """A timer's hold goes when the commit that ends the timer is in the journal, not before.
+
+        Until then a takeover would find the timer as it was, and fire it.
+        """
+        if setting is None:
+            return
+        hold = effective_hold(setting, wall)
+        if hold is None:
+            hold = setting.at
+            self.state.hold_times.add(hold)
+        sealed.released.append(hold)
 
     def _apply_timers(
         self,
@@ -142,7 +182,7 @@ class Sealer:
                 continue
             previous = state.timers[wall].get(key, tag)
             hold = setting.hold
-            if hold is not None and hold < state.output:
+            if _held_at(setting, wall) < state.output:
                 # Nothing can hold back what has been reported: what a late setter causes is late.
                 hold = setting.cause
             if previous is not None and (previous.at, previous.hold) == (setting.at, hold) and not wall:
@@ -155,19 +195,26 @@ class Sealer:
             self._release(state.timers[wall].set(key, tag, setting), wall, sealed)
             timers.append((key, wall, tag, setting.at, hold, setting.cause, origin))
 
-    def _apply_hold(self, key: bytes, hold: int | None, sealed: Sealed) -> None:
+    def _apply_hold(self, key: bytes, context: Context[Any], sealed: Sealed) -> int | None:
         state = self.state
+        hold: int | None = None
+        if context._hold is not None:
+            hold, cause = context._hold
+            if hold < state.output:
+                hold = cause
         previous = state.holds.pop(key, None)
         if previous is not None:
             sealed.released.append(previous)
         if hold is not None:
             state.holds[key] = hold
             state.hold_times.add(hold)
+        return hold
 
     def _productions(self, producing: list[tuple[bytes, list[Production]]], commit: int) -> list[ProductionRow]:
         rows: list[ProductionRow] = []
         position = commit << INDEX_BITS
         weak = not self.state.program.options.strong
+        computation = self.state.config.computation
         append = rows.append
         for key, produced in producing:
             ordinal, origin = 0, None
@@ -176,23 +223,13 @@ class Sealer:
                 if weak:
                     ordinal = ordinal + 1 if cause is origin else 0
                     origin = cause
-                    opaque = self._causal_id(cause, stream, ordinal)
+                    opaque = causal_id(computation, key, cause, stream, ordinal)
                 append((position, key, stream, value, timestamp, targets, opaque))
                 position += 1
         return rows
 
-    def _causal_id(self, cause: Any, stream: str, ordinal: int) -> bytes:
-        """A weak production's id: a hash of what caused it and its number, the same after any crash (design §8)."""
-        config = self.state.config
-        source = _record_name(*cause) if isinstance(cause, tuple) else f"timer/{config.journal}/{cause}".encode()
-        text = b"\0".join((config.computation.encode(), source, stream.encode(), str(ordinal).encode()))
-        return hashlib.blake2b(text, digest_size=16).digest()
 
-
-def _record_name(ids: Any, index: int) -> bytes:
-    """An input record's id as bytes: the same for every copy of the record, whoever delivers it."""
-    if isinstance(ids, PositionIds):
-        return f"position/{ids.sequence}/{ids.positions[index]}".encode()
-    if isinstance(ids, BatchIds):
-        return b"batch/" + ids.query.encode() + b"/" + ids.ids[index]
-    return b"opaque/" + bytes(ids.ids[index])
+def _held_at(setting: TimerSetting, wall: bool) -> int:
+    """Where a timer holds the output watermark, due or not."""
+    hold = effective_hold(setting, wall)
+    return setting.at if hold is None else hold

@@ -37,6 +37,7 @@ class Settings:
     queue_bytes: int = 64 << 20
     """Received and uncommitted, at most; beyond it, records ahead of the watermark are refused (G13)."""
     outbox_records: int = 200_000
+    outbox_bytes: int = 128 << 20
     """Unacknowledged productions beyond which no records ahead of the watermark are run (G13)."""
     cache_bytes: int = 256 << 20
     flush_interval: int = 1_000_000
@@ -63,6 +64,8 @@ class IntervalConfig:
     """By sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
     dead_letters: str = ""
     """The stream that dead letters go to."""
+    feedback: frozenset[str] = frozenset()
+    """Input streams that close a cycle: what comes over them is always admitted."""
     settings: Settings = field(default_factory=Settings)
 
 
@@ -105,6 +108,8 @@ class IntervalState:
         self.wall = 0
         self.output: int = MIN_TIMESTAMP
         """The output watermark last reported: monotone."""
+        self.heard: int = MIN_TIMESTAMP
+        """The highest watermark that a delivery has stated: senders whose records cause ours may have got there."""
         self.sealed = 0
         """The newest commit number given to a batch."""
         self.committed = 0

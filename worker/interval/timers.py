@@ -1,7 +1,7 @@
 """The timers of one interval, in one time domain (section 4.6).
 
 Timers of one time share a bucket, and a heap orders the buckets' times: windows end together, so
-that setting the timer of a window that many keys share costs a list append. A bucket may hold stale
+that setting the timer of a window that many keys share costs a dict entry. A bucket may hold stale
 slots (cancelled, or set anew for another time); the table by key is what counts.
 """
 
@@ -9,22 +9,33 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from itertools import islice
+from typing import Final
 
 from millwheel.sdk.context import TimerSetting
 
 __all__ = ["TimerTable"]
 
+_LOOK: Final = 16
+_FEW: Final = 64
+"""Stale slots not worth sweeping."""
+
 
 class TimerTable:
-    """A key has one timer per tag. Invariant: every setting of the table has a slot in its time's bucket."""
+    """A key has one timer per tag.
 
-    __slots__ = ("_buckets", "_by_key", "_size", "_times")
+    Invariants: every setting of the table has a slot in its time's bucket, or has been handed out by
+    ``pop_due``; a slot stands once in its bucket; stale slots are at most about as many as timers (G13).
+    """
+
+    __slots__ = ("_buckets", "_by_key", "_size", "_stale", "_times")
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, dict[str, TimerSetting]] = {}
-        self._buckets: dict[int, list[tuple[bytes, str]]] = {}
+        self._buckets: dict[int, dict[tuple[bytes, str], None]] = {}
         self._times: list[int] = []
         self._size = 0
+        self._stale = 0
 
     def __len__(self) -> int:
         return self._size
@@ -49,6 +60,11 @@ class TimerTable:
         timers = self._by_key.get(key)
         return min(setting.at for setting in timers.values()) if timers else None
 
+    def due_of_key(self, key: bytes, upto: int) -> tuple[int, str] | None:
+        """Time and tag of the key's earliest timer, if that is due by ``upto``."""
+        timers = self._by_key.get(key, {})
+        return min(((setting.at, tag) for tag, setting in timers.items() if setting.at <= upto), default=None)
+
     def set(self, key: bytes, tag: str, setting: TimerSetting) -> TimerSetting | None:
         """Set a timer; returns the one that it replaces."""
         timers = self._by_key.get(key)
@@ -60,6 +76,8 @@ class TimerTable:
             self._size += 1
         elif previous.at == setting.at:
             return previous
+        else:
+            self._made_stale()
         self.requeue(key, tag, setting.at)
         return previous
 
@@ -73,16 +91,17 @@ class TimerTable:
             self._size -= 1
             if not timers:
                 del self._by_key[key]
+            self._made_stale()
         return previous
 
     def requeue(self, key: bytes, tag: str, at: int) -> None:
         """Give a timer that ``pop_due`` handed out, and that did not fire, its slot again."""
         bucket = self._buckets.get(at)
         if bucket is None:
-            self._buckets[at] = [(key, tag)]
+            self._buckets[at] = {(key, tag): None}
             heapq.heappush(self._times, at)
         else:
-            bucket.append((key, tag))
+            bucket[key, tag] = None
 
     def next_time(self) -> int | None:
         """The time of the first bucket: no timer is due before it (stale slots may make it too early)."""
@@ -91,27 +110,48 @@ class TimerTable:
     def first(self) -> tuple[bytes, str] | None:
         """Key and tag of a timer of the first bucket; None if there is none, or only stale slots are found at once."""
         for at in self._times[:1]:
-            for key, tag in self._buckets[at][:16]:
-                setting = self.get(key, tag)
-                if setting is not None and setting.at == at:
+            for key, tag in islice(self._buckets[at], _LOOK):
+                if self._stands(key, tag, at):
                     return key, tag
         return None
 
     def pop_due(self, upto: int, limit: int) -> list[tuple[int, bytes, str]]:
-        """At least ``limit`` timers with times <= ``upto`` if there are as many, in increasing time, each once.
+        """The first ``limit`` timers (or all) with times <= ``upto``, in increasing time, each once.
 
-        Whole buckets are taken. The timers stay in the table: the caller fires and cancels them, or
-        gives them back with ``requeue``.
+        They stay in the table: the caller fires and cancels them, or gives them back with ``requeue``.
         """
         due: list[tuple[int, bytes, str]] = []
         while self._times and self._times[0] <= upto and len(due) < limit:
-            at = heapq.heappop(self._times)
-            bucket = self._buckets.pop(at)
-            if len(bucket) > 1:
-                # A slot may stand twice in a bucket: set, set elsewhere, and set here again.
-                bucket = list(dict.fromkeys(bucket))
-            for key, tag in bucket:
-                timers = self._by_key.get(key)
-                if timers is not None and tag in timers and timers[tag].at == at:
-                    due.append((at, key, tag))
+            at = self._times[0]
+            bucket = self._buckets[at]
+            slots = list(islice(bucket, limit - len(due)))
+            if len(slots) == len(bucket):
+                heapq.heappop(self._times)
+                del self._buckets[at]
+            else:
+                for slot in slots:
+                    del bucket[slot]
+            due.extend((at, key, tag) for key, tag in slots if self._stands(key, tag, at))
         return due
+
+    def _stands(self, key: bytes, tag: str, at: int) -> bool:
+        timers = self._by_key.get(key)
+        return timers is not None and tag in timers and timers[tag].at == at
+
+    def _made_stale(self) -> None:
+        """A slot may have lost its timer: sweep when there may be more such slots than timers.
+
+        Keys whose timer moves with each record (sessions) would else leave a slot a record behind.
+        """
+        self._stale += 1
+        if self._stale <= self._size + _FEW:
+            return
+        self._stale = 0
+        for at, bucket in list(self._buckets.items()):
+            kept = {slot: None for slot in bucket if self._stands(*slot, at)}
+            if kept:
+                self._buckets[at] = kept
+            else:
+                del self._buckets[at]
+        self._times = list(self._buckets)
+        heapq.heapify(self._times)
