@@ -1,1 +1,1 @@
-"""Injectors: records from files, a message bus and Spark, with their low watermarks (5.2)."""
+"""Injectors for common kinds of sources (section 5.2): files; others stand beside what they read from."""

@@ -1,0 +1,288 @@
+"""The file injector of figure 10: JSON lines, CSV or raw lines from files that may still grow (section 5.2).
+
+A record is known by its file's name and its byte offset in it: read again, after a crash or by an
+injector without a checkpoint, it has no second effect. So a name stands for one content: files grow at
+their ends, and are not truncated, or replaced under the same name.
+
+The oldest file is read first, and the injector low watermark is that of the oldest unfinished one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.client.injector import Injector
+from millwheel.core.time import Duration
+from millwheel.injectors.parsing import ColumnType, FileFormat, LineError, LineParser, TimestampField
+from millwheel.injectors.progress import FileProgress, ReadingProgress
+from millwheel.sdk.errors import MillwheelError, UsageError
+
+__all__ = ["FileInjector", "FileSettings", "SourceError"]
+
+log = logging.getLogger("millwheel.injectors")
+
+_READ_BYTES: Final = 256 << 10
+_LONGEST_LINE: Final = 4 << 20
+_SAVE_SECONDS: Final = 1.0
+_NONE: Final = Duration(0)
+_TEN_SECONDS: Final = Duration(10_000_000)
+
+
+class _Start(msgspec.Struct):
+    """One file in a checkpoint: where to begin, and the time that its records have if they have none of their own."""
+
+    offset: int
+    created: int
+
+
+class SourceError(MillwheelError):
+    """A file that cannot be injected: the message names it, and the place in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSettings:
+    """Where records are read, and how.
+
+    ``pattern``: relative to ``root``, as ``*.jsonl`` or ``**/*.log``. ``timestamp``: the field with a record's time;
+    None gives every record of a file the time of the file's creation. ``disorder``: how much older than an earlier
+    record of its file a record may be. ``tail``: go on with what is appended, and with new files; else read
+    what is there, and finish the stream. ``quiet``: in a tail, for how long a file that was read to its end
+    may still hold the watermark back. ``poll``: seconds between looks for news. ``checkpoint``: a file that
+    remembers how far everything is ACKed, so that a restart need not read it all again. ``skip_bad``: pass over
+    lines that are no records, with a warning, instead of stopping at them. Empty lines are passed over anyway.
+    ``types``: the CSV columns that are not text.
+    """
+
+    root: Path
+    pattern: str = "*"
+    form: FileFormat = FileFormat.JSONL
+    timestamp: TimestampField | None = None
+    disorder: Duration = _NONE
+    tail: bool = False
+    quiet: Duration = _TEN_SECONDS
+    poll: float = 0.2
+    checkpoint: Path | None = None
+    skip_bad: bool = False
+    types: Mapping[str, ColumnType] = field(default_factory=dict)
+
+
+class FileInjector:
+    """Reads files into an open :class:`Injector`, which must be used for nothing else."""
+
+    def __init__(
+        self, injector: Injector, settings: FileSettings, wall: Callable[[], int] = lambda: time.time_ns() // 1_000
+    ) -> None:
+        """``wall`` tells the time in microseconds. SourceError if there is a checkpoint that cannot be read."""
+        if settings.form is FileFormat.LINES and settings.timestamp is not None:
+            raise UsageError("raw lines have no fields to read a timestamp from: name another format")
+        self.records = 0
+        """Records handed to the injector."""
+        self.skipped = 0
+        """Lines that were no records."""
+        self._injector = injector
+        self._settings = settings
+        self._wall = wall
+        self._progress = ReadingProgress(settings.disorder, settings.quiet if settings.tail else 0)
+        self._parsers: dict[str, LineParser] = {}
+        self._starts = _load(settings.checkpoint)
+        self._idle = False
+        self._saved = 0.0
+
+    async def run(self) -> None:
+        """Read everything, or follow the files until cancelled.
+
+        SourceError names a file and a place in it that stop the reading. What was read before is in.
+        """
+        try:
+            while True:
+                looked = time.monotonic()
+                await self._look_around()
+                await self._publish()
+                while (file := self._progress.next_file()) is not None:
+                    await self._read(file)
+                    await self._publish()
+                    self._save_checkpoint()
+                    if time.monotonic() - looked > self._settings.poll:
+                        break
+                if self._progress.next_file() is None:
+                    if not self._settings.tail:
+                        break
+                    await asyncio.sleep(self._settings.poll)
+            await self._injector.finish()
+        finally:
+            self._save_checkpoint(at_once=True)
+
+    # Files.
+
+    async def _look_around(self) -> None:
+        """Find new files, and those that have grown. A new one is asked for its bound before anything more is read."""
+        found = await asyncio.to_thread(_sizes, self._settings.root, self._settings.pattern)
+        for name in found:
+            if name not in self._progress:
+                await self._open(name)
+        for file in self._progress:
+            size = found.get(file.name)
+            if size is None and file.at_end:
+                self._progress.gone(file.name)
+            elif size is None or size < file.offset:
+                raise SourceError(
+                    f"{file.name}: {size or 0:,} bytes, but {file.offset:,} were read: files must not be truncated, "
+                    "replaced, or removed before their end is read; write new content under a new name"
+                )
+            elif file.at_end and size > file.offset and (await self._lines(file.name, file.offset))[0]:
+                self._progress.grew(file.name, self._wall())
+
+    async def _open(self, name: str) -> None:
+        header, first_line = b"", 0
+        if self._settings.form is FileFormat.CSV:
+            lines, end = await self._lines(name, 0)
+            if not lines:
+                return  # not even a header yet
+            header = lines[0][1]
+            first_line = lines[1][0] if len(lines) > 1 else end
+        begin = self._starts.get(name)
+        if begin is None:
+            created = await asyncio.to_thread(_created, self._settings.root / name)
+            begin = self._starts[name] = _Start(first_line, created)
+        try:
+            parser = LineParser(
+                self._settings.form, self._settings.timestamp, begin.created, header, self._settings.types
+            )
+        except LineError as error:
+            raise SourceError(f"{name}: {error}") from error
+        self._parsers[name] = parser
+        lines, _ = await self._lines(name, begin.offset)
+        first = self._first_time(name, lines)
+        self._progress.found(name, begin.offset, first, self._wall(), at_end=not lines)
+
+    def _first_time(self, name: str, lines: list[tuple[int, bytes]]) -> int | None:
+        """The timestamp of the first of ``lines`` that is a record."""
+        for _, line in lines:
+            try:
+                return self._parsers[name].parse(line)[1]
+            except LineError:
+                continue  # told when it is read
+        return None
+
+    async def _lines(self, name: str, start: int) -> tuple[list[tuple[int, bytes]], int]:
+        """The next whole lines from ``start`` on, each with its offset, and where the one after them begins."""
+        return await asyncio.to_thread(_read_lines, self._settings.root / name, start, self._settings.tail)
+
+    async def _read(self, file: FileProgress) -> None:
+        """Inject the next part of a file."""
+        lines, end = await self._lines(file.name, file.offset)
+        if not lines:
+            self._progress.reached_end(file.name)
+            return
+        parser = self._parsers[file.name]
+        values: list[Any] = []
+        timestamps: list[int] = []
+        positions: list[int] = []
+        bad: SourceError | None = None
+        for offset, line in lines:
+            if not line.strip():
+                continue
+            try:
+                value, timestamp = parser.parse(line)
+            except LineError as error:
+                bad = SourceError(f"{file.name}, byte {offset}: {error}")
+                if not self._settings.skip_bad:
+                    end = offset
+                    break
+                self.skipped += 1
+                log.warning("skipped: %s", bad)
+                continue
+            values.append(value)
+            timestamps.append(timestamp)
+            positions.append(offset)
+        if values:
+            self._idle = False
+            await self._injector.send_many(values, timestamps, positions=positions, partition=file.name)
+            self.records += len(values)
+        last = positions[-1] if positions else None
+        self._progress.read(file.name, end, max(timestamps, default=None), last, self._wall())
+        if bad is not None and not self._settings.skip_bad:
+            raise bad
+
+    # Watermark and checkpoint.
+
+    async def _publish(self) -> None:
+        """Figure 10: the oldest unfinished file's bound. Without unfinished files others need not wait for us (G8)."""
+        now = self._wall()
+        watermark = self._progress.watermark(now)
+        if watermark is not None:
+            self._idle = False
+            await self._injector.advance(watermark)
+        elif not self._idle and self._settings.tail and not self._progress.unfinished(now):
+            self._idle = True
+            await self._injector.idle()
+
+    def _save_checkpoint(self, *, at_once: bool = False) -> None:
+        """Remember how far each file is ACKed. To be late with it costs reading, never a record."""
+        path, now = self._settings.checkpoint, time.monotonic()
+        if path is None or (now - self._saved < _SAVE_SECONDS and not at_once):
+            return
+        self._saved = now
+        for file in self._progress:
+            self._starts[file.name].offset = file.restart(self._injector.acknowledged(file.name))
+        temporary = path.with_name(path.name + ".new")
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self._starts)))
+        temporary.replace(path)
+
+
+def _load(path: Path | None) -> dict[str, _Start]:
+    if path is None or not path.exists():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, _Start])
+    except msgspec.DecodeError as error:
+        raise SourceError(
+            f"checkpoint {path} is not one of ours ({error}): name another, or remove it; nothing is injected twice"
+        ) from error
+
+
+def _sizes(root: Path, pattern: str) -> dict[str, int]:
+    """The files that are there, with their sizes, by their names below ``root``."""
+    found = {}
+    for path in sorted(root.glob(pattern)):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                found[path.relative_to(root).as_posix()] = path.stat().st_size
+    return found
+
+
+def _created(path: Path) -> int:
+    """The best that the system tells of when a file was made, in microseconds."""
+    state = path.stat()
+    return min(state.st_ctime_ns, state.st_mtime_ns) // 1_000
+
+
+def _read_lines(path: Path, start: int, growing: bool) -> tuple[list[tuple[int, bytes]], int]:
+    """The next whole lines, at least one if there is one. In a file that grows, a line needs its end to be whole."""
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read(_READ_BYTES)
+        while b"\n" not in data and (more := file.read(_READ_BYTES)):
+            data += more
+            if len(data) > _LONGEST_LINE:
+                raise SourceError(f"{path}, byte {start}: a line of more than {_LONGEST_LINE:,} bytes")
+        complete = data.rfind(b"\n") + 1
+        if not growing and not file.read(1):
+            complete = len(data)
+    lines, at = [], start
+    # At line feeds alone: a lone carriage return is part of a line.
+    for line in data[:complete].split(b"\n"):
+        lines.append((at, line.removesuffix(b"\r")))
+        at += len(line) + 1
+    if data[:complete].endswith(b"\n") or not complete:
+        lines.pop()
+    return lines, start + complete

@@ -1,0 +1,157 @@
+"""Lines of files as records: their values and timestamps. Pure.
+
+One record per line: JSON objects, CSV rows under the file's header line, or raw lines.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, from_datetime
+from millwheel.sdk.errors import MillwheelError, UsageError
+
+__all__ = ["ColumnType", "FileFormat", "LineError", "LineParser", "TimeUnit", "TimestampField"]
+
+
+class FileFormat(StrEnum):
+    """What a line is."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+    LINES = "lines"
+    """The line's bytes, without its end, are the value: for streams of bytes."""
+
+
+class TimeUnit(StrEnum):
+    """How a timestamp is written: a number of units since the epoch, or ISO 8601 (without a zone: UTC)."""
+
+    MICROSECONDS = "us"
+    MILLISECONDS = "ms"
+    SECONDS = "s"
+    ISO = "iso"
+
+
+_FACTOR: Final = {TimeUnit.MICROSECONDS: 1, TimeUnit.MILLISECONDS: 1_000, TimeUnit.SECONDS: 1_000_000}
+
+
+class ColumnType(StrEnum):
+    """What the text in a CSV column stands for; an empty cell is no value, but in a column of text."""
+
+    TEXT = "text"
+    INT = "int"
+    FLOAT = "float"
+
+
+class LineError(MillwheelError):
+    """A line that is no record."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampField:
+    """Where a record's timestamp stands: a field of its value, by a dotted path."""
+
+    path: str
+    unit: TimeUnit = TimeUnit.MICROSECONDS
+
+    def read(self, value: Any) -> int:
+        """The timestamp of ``value``, in microseconds; LineError if there is none."""
+        found = value
+        for name in self.path.split("."):
+            if not isinstance(found, dict) or name not in found:
+                raise LineError(f"no field {self.path!r}")
+            found = found[name]
+        try:
+            timestamp = self._convert(found)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise LineError(f"the field {self.path!r} is no time in {self.unit.value}: {found!r:.80}") from error
+        if not MIN_TIMESTAMP < timestamp < MAX_TIMESTAMP:
+            raise LineError(f"the field {self.path!r} is no time in {self.unit.value}: {found!r:.80}")
+        return timestamp
+
+    def _convert(self, found: Any) -> int:
+        if self.unit is TimeUnit.ISO:
+            moment = datetime.fromisoformat(found)
+            return from_datetime(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+        if isinstance(found, bool):
+            raise TypeError("a truth value")
+        if isinstance(found, str):
+            found = float(found) if "." in found or "e" in found.lower() else int(found)
+        scaled: float = found * _FACTOR[self.unit]
+        return round(scaled)
+
+
+class LineParser:
+    """Parses the lines of one file."""
+
+    def __init__(
+        self,
+        form: FileFormat,
+        timestamp: TimestampField | None,
+        otherwise: int,
+        header: bytes = b"",
+        types: Mapping[str, ColumnType] | None = None,
+    ) -> None:
+        """``timestamp`` None gives every record the time ``otherwise``; ``header`` is the first line of a CSV file, and
+        ``types`` has its columns that are not text."""
+        if timestamp is not None and form is FileFormat.LINES:
+            raise UsageError("raw lines have no fields to read a timestamp from: name another format")
+        self._timestamp = timestamp
+        self._otherwise = otherwise
+        self._columns = _cells(header) if form is FileFormat.CSV else []
+        self._types = {name: kind for name, kind in (types or {}).items() if kind is not ColumnType.TEXT}
+        if unknown := self._types.keys() - set(self._columns):
+            raise LineError(
+                f"no column {', '.join(map(repr, sorted(unknown)))} in the header: {', '.join(self._columns)}"
+            )
+        parsers: dict[FileFormat, Callable[[bytes], Any]] = {
+            FileFormat.JSONL: self._json,
+            FileFormat.CSV: self._csv,
+            FileFormat.LINES: bytes,
+        }
+        self._parse = parsers[form]
+
+    def parse(self, line: bytes) -> tuple[Any, int]:
+        """The value and timestamp of a line without its end; LineError says what is wrong with it."""
+        value = self._parse(line)
+        return value, self._otherwise if self._timestamp is None else self._timestamp.read(value)
+
+    def _json(self, line: bytes) -> Any:
+        try:
+            value = msgspec.json.decode(line)
+        except msgspec.DecodeError as error:
+            raise LineError(f"no JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise LineError(f"no JSON object: {line[:80]!r}")
+        return value
+
+    def _csv(self, line: bytes) -> dict[str, Any]:
+        cells = _cells(line)
+        if len(cells) != len(self._columns):
+            raise LineError(f"{len(cells)} cells under {len(self._columns)} columns")
+        value: dict[str, Any] = dict(zip(self._columns, cells, strict=True))
+        for name, kind in self._types.items():
+            try:
+                value[name] = _converted(value[name], kind)
+            except ValueError as error:
+                raise LineError(f"the column {name!r} holds no {kind.value}: {value[name]!r:.80}") from error
+        return value
+
+
+def _converted(cell: str, kind: ColumnType) -> int | float | None:
+    if not cell:
+        return None
+    return int(cell) if kind is ColumnType.INT else float(cell)
+
+
+def _cells(line: bytes) -> Sequence[str]:
+    try:
+        return next(csv.reader([line.decode()], strict=True), [])
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise LineError(f"no CSV: {error}") from error

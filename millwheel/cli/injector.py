@@ -1,0 +1,133 @@
+"""``millwheel injector list``, and ``millwheel inject file``."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import Injector
+from millwheel.core.time import Timestamp, format_timestamp, seconds
+from millwheel.injectors.files import FileInjector, FileSettings
+from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
+from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.v1 import injection_pb2 as injection
+
+__all__ = ["app", "inject_app"]
+
+app = typer.Typer(help="Injectors: the processes that feed streams.", no_args_is_help=True)
+inject_app = typer.Typer(help="Feed a stream from outside.", no_args_is_help=True)
+
+
+@app.callback()
+def _verbs() -> None:
+    """Injectors: the processes that feed streams."""
+
+
+@inject_app.callback()
+def _sources() -> None:
+    """Feed a stream from outside."""
+
+
+@app.command("list")
+def list_injectors(
+    stream: Annotated[str, typer.Argument(help="Only the processes of this stream.")] = "",
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """List injector processes with their low watermarks."""
+
+    async def work() -> list[injection.InjectorStatus]:
+        async with ControlClient(address, deadline=timeout) as client:
+            return await client.list_injectors(stream)
+
+    found = asyncio.run(work())
+    if output is not OutputFormat.TABLE:
+        print_plain([_plain(status) for status in found], output)
+        return
+    rows = [
+        (one.stream, one.process, one.sequencer, _state(one), format_timestamp(Timestamp(one.watermark_us)))
+        for one in found
+    ]
+    print_table(("stream", "process", "sequencer", "state", "watermark"), rows, empty="No injectors.")
+
+
+def _state(status: injection.InjectorStatus) -> str:
+    if status.finished:
+        return "finished"
+    return "idle" if status.idle else "active"
+
+
+def _plain(status: injection.InjectorStatus) -> dict[str, Plain]:
+    return {
+        "stream": status.stream,
+        "process": status.process,
+        "sequencer": status.sequencer,
+        "state": _state(status),
+        "watermark": format_timestamp(Timestamp(status.watermark_us)),
+        "watermark_us": status.watermark_us,
+    }
+
+
+@inject_app.command("file")
+def inject_file(
+    stream: Annotated[str, typer.Argument(help="The stream to feed.")],
+    root: Annotated[Path, typer.Argument(help="A file, or the directory that they are in.", exists=True)],
+    pattern: Annotated[str, typer.Option(help="Which files below the directory, as *.jsonl or **/*.log.")] = "*",
+    form: Annotated[FileFormat, typer.Option("--format", help="What a line is.")] = FileFormat.JSONL,
+    timestamp: Annotated[str, typer.Option(help="The field with a record's time; default: the file's creation.")] = "",
+    unit: Annotated[TimeUnit, typer.Option(help="How that time is written.")] = TimeUnit.MICROSECONDS,
+    disorder: Annotated[
+        float, typer.Option(min=0, help="Seconds that a record may be older than one before it in its file.")
+    ] = 0.0,
+    tail: Annotated[bool, typer.Option("--tail", help="Go on with what is appended, and with new files.")] = False,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Remembers how far all is acknowledged, so that a restart reads less.")
+    ] = None,
+    process: Annotated[str, typer.Option(help="This process's name; a second one of a name ends the first.")] = "",
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=TYPE", help="A CSV column that is int or float. May be repeated.")
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Pass over lines that are no records.")] = False,
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Inject records from files, one a line; what is read again later has no second effect."""
+    field = TimestampField(timestamp, unit) if timestamp else None
+    directory, names = (root.parent, root.name) if root.is_file() else (root, pattern)
+    settings = FileSettings(
+        directory,
+        names,
+        form,
+        field,
+        seconds(disorder),
+        tail=tail,
+        checkpoint=checkpoint,
+        skip_bad=skip_bad,
+        types=dict(_column_type(one) for one in column or ()),
+    )
+
+    async def work() -> FileInjector:
+        async with Injector(address, stream, process=process or f"files-{socket.gethostname()}") as injector:
+            files = FileInjector(injector, settings)
+            await files.run()
+            return files
+
+    done = asyncio.run(work())
+    skipped = f", {done.skipped:,} lines skipped" if done.skipped else ""
+    typer.echo(f"{done.records:,} records injected into {stream}{skipped}")
+
+
+def _column_type(option: str) -> tuple[str, ColumnType]:
+    name, _, kind = option.partition("=")
+    if not name or kind not in set(ColumnType):
+        raise typer.BadParameter(
+            f"{option!r} is not NAME=TYPE with a type of {', '.join(ColumnType)}", param_hint="--column"
+        )
+    return name, ColumnType(kind)

@@ -1,0 +1,138 @@
+"""Lines, and the watermark that follows from how far files are read (5.2, figure 10)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel.injectors.parsing import ColumnType, FileFormat, LineError, LineParser, TimestampField, TimeUnit
+from millwheel.injectors.progress import FileProgress, ReadingProgress
+from millwheel.sdk.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("written", "unit", "expected"),
+    [
+        ("5", TimeUnit.MICROSECONDS, 5),
+        ("1.5", TimeUnit.SECONDS, 1_500_000),
+        ("-3", TimeUnit.MILLISECONDS, -3_000),
+        ('"7"', TimeUnit.SECONDS, 7_000_000),
+        ('"1.5e3"', TimeUnit.MILLISECONDS, 1_500_000),
+        ("9007199254740993", TimeUnit.MICROSECONDS, 9007199254740993),
+        ('"1970-01-01T00:00:01"', TimeUnit.ISO, 1_000_000),
+        ('"1970-01-01T01:00:01.000002+01:00"', TimeUnit.ISO, 1_000_002),
+        ('"1970-01-01T00:00:02Z"', TimeUnit.ISO, 2_000_000),
+    ],
+)
+def test_timestamps_are_read_as_they_are_written(written: str, unit: TimeUnit, expected: int) -> None:
+    parser = LineParser(FileFormat.JSONL, TimestampField("at.time", unit), 0)
+    line = f'{{"at": {{"time": {written}}}}}'.encode()
+    assert parser.parse(line)[1] == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{", b"[1]", b"5", b"{}", b'{"t": null}', b'{"t": "x"}', b'{"t": true}', b'{"t": 9e30}', b'{"t": [1]}', b"\xff"],
+)
+def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
+    with pytest.raises(LineError, match=r"JSON|field 't'"):
+        LineParser(FileFormat.JSONL, TimestampField("t"), 0).parse(line)
+
+
+def test_csv_rows_stand_under_their_header() -> None:
+    parser = LineParser(FileFormat.CSV, TimestampField("t", TimeUnit.SECONDS), 0, b'name,t,"a, b"')
+    assert parser.parse(b'"x ""y""",3,') == ({"name": 'x "y"', "t": "3", "a, b": ""}, 3_000_000)
+    for line in (b"a,b", b"a,1,2,3", b'"a,1,2', b"\xff,1,2"):
+        with pytest.raises(LineError):
+            parser.parse(line)
+
+
+def test_csv_columns_may_be_numbers() -> None:
+    types = {"a": ColumnType.INT, "b": ColumnType.FLOAT, "c": ColumnType.TEXT}
+    parser = LineParser(FileFormat.CSV, None, 0, b"a,b,c", types)
+    assert parser.parse(b"7,1.5,8")[0] == {"a": 7, "b": 1.5, "c": "8"}
+    assert parser.parse(b",,")[0] == {"a": None, "b": None, "c": ""}
+    with pytest.raises(LineError, match=r"column 'a' holds no int: '1\.5'"):
+        parser.parse(b"1.5,1.5,8")
+    with pytest.raises(LineError, match="no column 'd' in the header: a, b, c"):
+        LineParser(FileFormat.CSV, None, 0, b"a,b,c", {"d": ColumnType.INT})
+
+
+def test_raw_lines_are_their_bytes_at_the_time_of_their_file() -> None:
+    assert LineParser(FileFormat.LINES, None, 77).parse(b"\xff x ") == (b"\xff x ", 77)
+    with pytest.raises(UsageError, match="raw lines have no fields"):
+        LineParser(FileFormat.LINES, TimestampField("t"), 0)
+
+
+def test_g7_the_watermark_is_the_oldest_unfinished_files_bound_fig_10() -> None:
+    progress = ReadingProgress(disorder=10)
+    assert progress.watermark(0) is None
+    progress.found("a", 0, 100, 0, at_end=False)
+    progress.found("b", 0, 300, 0, at_end=False)
+    assert progress.watermark(0) == 90
+    oldest = progress.next_file()
+    assert oldest is not None
+    assert oldest.name == "a"
+    progress.read("a", 50, 500, 40, 0)
+    assert progress.watermark(0) == 290
+    progress.read("a", 60, 100, 50, 0)
+    assert progress.watermark(0) == 290
+    progress.reached_end("b")
+    assert progress.watermark(0) == 490
+    progress.reached_end("a")
+    assert progress.watermark(0) is None
+    progress.grew("b", 0)
+    assert progress.watermark(0) == 290
+
+
+def test_g7_a_file_of_which_nothing_is_known_holds_the_watermark_and_is_read_first_fig_10() -> None:
+    progress = ReadingProgress(0)
+    progress.found("a", 0, 100, 0, at_end=False)
+    progress.found("b", 0, None, 0, at_end=False)
+    assert progress.watermark(0) is None
+    first = progress.next_file()
+    assert first is not None
+    assert first.name == "b"
+    progress.found("c", 0, None, 0, at_end=True)
+    progress.read("b", 5, 200, 0, 0)
+    assert progress.watermark(0) == 100
+
+
+def test_g8_a_quiet_file_holds_the_watermark_no_more_fig_10() -> None:
+    progress = ReadingProgress(0, quiet=50)
+    progress.found("a", 0, 100, now=0, at_end=False)
+    progress.read("a", 10, 120, 5, now=20)
+    progress.reached_end("a")
+    assert progress.watermark(69) == 120
+    assert progress.watermark(70) is None
+    assert progress.unfinished(70) == []
+
+
+@given(st.lists(st.lists(st.integers(0, 100), min_size=1, max_size=8), min_size=1, max_size=4), st.integers(0, 100))
+def test_g7_no_record_comes_behind_the_watermark_if_files_are_as_ordered_as_stated_5_2(
+    files: list[list[int]], slack: int
+) -> None:
+    disorder = max(max(times[:at], default=0) - times[at] for times in files for at in range(len(times)))
+    progress = ReadingProgress(max(disorder, 0))
+    for number, times in enumerate(files):
+        progress.found(str(number), 0, times[0], 0, at_end=False)
+    published = -(1 << 63)
+    while (file := progress.next_file()) is not None:
+        times = files[int(file.name)]
+        if file.offset == len(times):
+            progress.reached_end(file.name)
+            continue
+        end = min(len(times), file.offset + 1 + slack % 3)
+        assert all(time >= published for time in times[file.offset : end])
+        progress.read(file.name, end, max(times[file.offset : end]), end - 1, 0)
+        watermark = progress.watermark(0)
+        published = published if watermark is None else max(published, watermark)
+
+
+def test_reading_begins_again_at_a_line_that_is_not_acked_5_2() -> None:
+    file = FileProgress("a", offset=100, last=80)
+    assert file.restart(40) == 40
+    assert file.restart(80) == 80
+    assert file.restart(81) == 100
+    assert file.restart(None) == 100
