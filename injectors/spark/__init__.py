@@ -1,0 +1,26 @@
+"""Spark as an injector: ``df.writeStream.format("millwheel")``, exactly once (section 5.2; docs/spark.md).
+
+::
+
+    from millwheel.injectors.spark import MillwheelDataSource
+
+    spark.dataSource.register(MillwheelDataSource)
+    query = (
+        df.writeStream.format("millwheel")
+        .option("stream", "flights")
+        .option("id_column", "id")
+        .option("timestamp_column", "scheduled")
+        .option("allowed_delay", "22 hours")
+        .option("checkpointLocation", "/var/lib/flights")
+        .start()
+    )
+"""
+
+from millwheel.injectors.spark.driver import finish_stream
+from millwheel.injectors.spark.errors import ColumnError, OptionError, RowError, SinkError
+from millwheel.injectors.spark.interpreter import ignore_pandas_warning
+from millwheel.injectors.spark.source import MillwheelDataSource
+
+__all__ = ["ColumnError", "MillwheelDataSource", "OptionError", "RowError", "SinkError", "finish_stream"]
+
+ignore_pandas_warning()

@@ -1,0 +1,97 @@
+"""What the driver does for a batch: before its tasks begin, and when all of them are done (section 5.2; 4.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import BatchOf, Injector, InjectorSettings
+from millwheel.injectors.spark.errors import SinkError
+from millwheel.injectors.spark.loop import run
+from millwheel.injectors.spark.options import SinkOptions, parse_options
+from millwheel.injectors.spark.tasks import SOURCE, TaskReport
+from millwheel.rpc.failures import RequestError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["announce", "finish_stream", "is_committed", "settle"]
+
+_FINISHED: Final = "INJECTOR_FINISHED"
+
+
+def announce(options: SinkOptions) -> int:
+    """Draw a sequencer for the tasks of one batch, before the first of them begins.
+
+    From now on the process takes part in the stream's watermark, and whatever an earlier driver's tasks still
+    send is refused.
+    """
+
+    async def draw() -> int:
+        async with ControlClient(options.address, patience=options.patience) as client:
+            return (await client.open_injector(options.stream, options.process)).sequencer
+
+    return run(draw())
+
+
+def is_committed(options: SinkOptions, batch: BatchOf) -> bool:
+    """Whether the batch is wholly in, and its watermark published."""
+
+    async def ask() -> bool:
+        async with ControlClient(options.address, patience=options.patience) as client:
+            return await client.batch_cursor(batch.query) >= batch.batch
+
+    return run(ask())
+
+
+def settle(options: SinkOptions, reports: Sequence[TaskReport], batch: BatchOf) -> None:
+    """Every record of ``batch`` is ACKed: publish the watermark, then commit the batch.
+
+    In that order, so that a committed batch's watermark is always published: a replay of it reads no row, and
+    could not say it. A watermark published twice is the same.
+    """
+    newest = max((report.newest for report in reports if report.newest is not None), default=None)
+    run(_settle(options, batch, None if newest is None else newest - options.allowed_delay))
+
+
+async def _settle(options: SinkOptions, batch: BatchOf, watermark: int | None) -> None:
+    if watermark is not None:
+        async with _publisher(options) as injector:
+            await injector.advance(watermark)
+    async with ControlClient(options.address, patience=options.patience) as client:
+        await client.commit_batch(batch.query, batch.batch)
+
+
+def _publisher(options: SinkOptions) -> Injector:
+    settings = InjectorSettings(patience=options.patience)
+    return Injector(options.address, options.stream, process=options.process, source=SOURCE, settings=settings)
+
+
+def finish(options: SinkOptions) -> None:
+    """Publish plus infinity for the process, once and for all; it may have been done before."""
+
+    async def end() -> None:
+        try:
+            async with _publisher(options) as injector:
+                await injector.finish()
+        except RequestError as error:
+            if error.reason != _FINISHED:
+                raise
+
+    run(end())
+
+
+def finish_stream(query: StreamingQuery, options: Mapping[str, str]) -> None:
+    """Say that a streaming query was the last: its stream's watermark goes to plus infinity. That is final.
+
+    Call it when ``query.awaitTermination()`` has returned, for example after ``trigger(availableNow=True)``, with
+    the options that the query was given. Calling it again changes nothing. SinkError if the query still runs or has
+    failed: its last batch may have to be sent again.
+    """
+    parsed = parse_options(options)
+    if query.isActive:
+        raise SinkError(f"query {query.id} still runs: wait for query.awaitTermination() before finishing its stream")
+    if (failure := query.exception()) is not None:
+        raise SinkError(f"query {query.id} has failed, and its stream is not at its end: run it again") from failure
+    finish(parsed)

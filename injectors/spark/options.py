@@ -1,0 +1,165 @@
+"""The sink's options: what ``.option(name, value)`` may say, checked all at once. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, Final
+
+from millwheel.client.control import DEFAULT_ADDRESS
+from millwheel.injectors.spark.errors import OptionError, listed
+from millwheel.sdk.errors import did_you_mean
+
+__all__ = ["SinkOptions", "parse_duration", "parse_options"]
+
+_MICROSECONDS: Final = MappingProxyType(
+    {
+        "microsecond": 1,
+        "millisecond": 1_000,
+        "second": 1_000_000,
+        "minute": 60_000_000,
+        "hour": 3_600_000_000,
+        "day": 86_400_000_000,
+        "week": 604_800_000_000,
+    }
+)
+_TERM: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+_ADDRESS: Final = re.compile(r"(\[[^\s\]]+\]|[^\s:]+):(\d{1,5})")
+_LONGEST: Final = 1 << 60
+_SPARKS_OWN: Final = frozenset({"checkpointlocation"})
+"""Options that are Spark's, and that Spark hands to the sink too."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Options as the sink uses them; times are in microseconds, ``patience`` is in seconds."""
+
+    stream: str
+    id_column: str
+    timestamp_column: str
+    address: str = DEFAULT_ADDRESS
+    watermark_column: str | None = None
+    allowed_delay: int = 0
+    process: str = "spark"
+    query: str | None = None
+    batch: int = 0
+    end_of_input: bool = False
+    patience: float = 60.0
+
+    @property
+    def watermark_source(self) -> str:
+        """The column that the watermark follows."""
+        return self.watermark_column or self.timestamp_column
+
+    def scope(self, query: str) -> str:
+        """The name under which receivers and the master know the batches of ``query`` into this stream.
+
+        The stream takes part: a program that writes a query's batches to two streams moves two cursors.
+        """
+        return f"{query}/{self.stream}"
+
+
+def parse_options(given: Mapping[str, str]) -> SinkOptions:
+    """The options as Spark hands them over; OptionError names the one that is wrong, and says what is allowed.
+
+    Names count without their case, as everywhere in Spark.
+    """
+    values: dict[str, Any] = {}
+    for spelled, text in given.items():
+        name = spelled.lower()
+        if name in _SPARKS_OWN:
+            continue
+        parse = _PARSERS.get(name)
+        if parse is None:
+            raise OptionError(spelled, f"is unknown{did_you_mean(name, [*_PARSERS])}: it takes {listed(_PARSERS)}")
+        try:
+            values[name] = parse(text)
+        except ValueError as error:
+            raise OptionError(spelled, f"is {text!r}: {error}") from error
+    for name, meaning in _REQUIRED.items():
+        if name not in values:
+            raise OptionError(name, f"is missing: {meaning}")
+    return SinkOptions(**values)
+
+
+def parse_duration(text: str) -> int:
+    """``"22 hours"``, ``"1 day 2 hours"``, ``"1.5 seconds"`` or ``"0 seconds"`` in microseconds; ValueError."""
+    rest, total = text.strip().lower(), Decimal(0)
+    if not rest:
+        raise ValueError(_DURATION)
+    while rest:
+        term = _TERM.match(rest)
+        unit = None if term is None else _MICROSECONDS.get(term[2].removesuffix("s"))
+        if term is None or unit is None:
+            raise ValueError(_DURATION)
+        total += Decimal(term[1]) * unit
+        rest = rest[term.end() :]
+    if total > _LONGEST:
+        raise ValueError("a duration is shorter than that")
+    return int(total)
+
+
+_DURATION: Final = f"it takes a duration such as '22 hours' or '1 day 30 minutes' (units: {listed(_MICROSECONDS)}s)"
+
+
+def _name(text: str) -> str:
+    if not text or "/" in text:
+        raise ValueError("it takes a name without a slash")
+    return text
+
+
+def _column(text: str) -> str:
+    if not text:
+        raise ValueError("it takes the name of a column")
+    return text
+
+
+def _address(text: str) -> str:
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found[2]) < 65_536:
+        raise ValueError(f"it takes host:port, such as {DEFAULT_ADDRESS}")
+    return text
+
+
+def _boolean(text: str) -> bool:
+    known = {"true": True, "false": False}
+    if text.lower() not in known:
+        raise ValueError("it takes true or false")
+    return known[text.lower()]
+
+
+def _batch(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise ValueError("it takes the number of a batch: 0, 1, 2, ...")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    return parse_duration(text) / 1e6
+
+
+_REQUIRED: Final = MappingProxyType(
+    {
+        "stream": "the stream that the rows become records of",
+        "id_column": "the column that names each row: a string, a whole number or binary, unique within its batch",
+        "timestamp_column": "the column with each row's event time: a timestamp, or whole microseconds",
+    }
+)
+_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
+    {
+        "address": _address,
+        "stream": _name,
+        "id_column": _column,
+        "timestamp_column": _column,
+        "watermark_column": _column,
+        "allowed_delay": parse_duration,
+        "process": _name,
+        "query": _column,
+        "batch": _batch,
+        "end_of_input": _boolean,
+        "patience": _seconds,
+    }
+)

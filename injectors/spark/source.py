@@ -1,0 +1,122 @@
+"""Format ``millwheel``: a DataFrame's rows become records of a stream, exactly once (section 5.2; design §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from millwheel.client.injector import BatchOf
+from millwheel.injectors.spark.driver import announce, finish, is_committed, settle
+from millwheel.injectors.spark.errors import OptionError, SinkError
+from millwheel.injectors.spark.interpreter import check_interpreter
+from millwheel.injectors.spark.options import SinkOptions, parse_options
+from millwheel.injectors.spark.schema import check_schema
+from millwheel.injectors.spark.tasks import TaskReport, micro_batch, write_partition
+
+__all__ = ["BatchWriter", "MillwheelDataSource", "StreamWriter"]
+
+
+class MillwheelDataSource(DataSource):
+    """Register it with ``spark.dataSource.register``; docs/spark.md has the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name. Registering asks for it, in the driver: the moment to look at the session."""
+        check_interpreter()
+        return "millwheel"
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """OptionError names the option that is wrong."""
+        super().__init__(options)
+        self.parsed = parse_options(options)
+        self._revived = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Spark makes a data source where it plans a batch's tasks, and sends a pickled one to where it commits or
+        # aborts the batch: there no task begins, so none needs a sequencer.
+        self.__dict__.update(state)
+        self._revived = True
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """For ``df.write``."""
+        return BatchWriter(self._checked(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """For ``df.writeStream``: made for each micro-batch."""
+        options = self._checked(schema, overwrite)
+        for name, given in (("query", options.query), ("batch", options.batch), ("end_of_input", options.end_of_input)):
+            if given:
+                what = "is for batch writes: a micro-batch is known by its query's checkpoint"
+                if name == "end_of_input":
+                    what = "is for batch writes: call millwheel.injectors.spark.finish_stream when the query has ended"
+                raise OptionError(name, what)
+        return StreamWriter(options, 0 if self._revived else announce(options))
+
+    def _checked(self, schema: StructType, overwrite: bool) -> SinkOptions:
+        if overwrite:
+            raise SinkError("what was sent cannot be taken back: write with mode 'append' (or outputMode 'append')")
+        check_schema(schema, self.parsed)
+        return self.parsed
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches; ``sequencer`` is what its tasks send under."""
+
+    def __init__(self, options: SinkOptions, sequencer: int) -> None:
+        self.options = options
+        self.sequencer = sequencer
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In an executor: one partition of one micro-batch."""
+        return write_partition(iterator, self.options, micro_batch(self.options), self.sequencer)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """In the driver, when every task has succeeded: every record of the batch is ACKed."""
+        reports = _reports(messages)
+        if not reports or any(report.batch != reports[0].batch or report.batch.batch != batchId for report in reports):
+            raise SinkError(f"the tasks of batch {batchId} report {[str(report.batch) for report in reports]}")
+        settle(self.options, reports, reports[0].batch)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing is undone: what was sent is in, and the receivers know it by its ids until the next batch begins.
+
+        The batch itself comes again, and is completed then; the watermark has not passed it.
+        """
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes one DataFrame, as batch ``options.batch`` of ``options.query``."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        if options.query is None:
+            raise OptionError("query", "is missing: a name for this load, the same one whenever it is tried again")
+        self.options = options
+        self.batch = BatchOf(options.scope(options.query), options.batch)
+        # One that is in may have finished its process, too, which then takes no new sequencer.
+        self.sequencer = 0 if is_committed(options, self.batch) else announce(options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In an executor: one partition."""
+        return write_partition(iterator, self.options, self.batch, self.sequencer)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """In the driver, when every task has succeeded: every record is ACKed."""
+        settle(self.options, _reports(messages), self.batch)
+        if self.options.end_of_input:
+            finish(self.options)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing is undone: the next attempt under the same ``query`` completes the load."""
+
+
+def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+    return [message for message in messages if isinstance(message, TaskReport)]

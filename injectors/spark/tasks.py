@@ -1,0 +1,156 @@
+"""What a task of Spark does with its partition: every row is a record, ACKed before the task is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import BatchOf, Injector, InjectorError, InjectorSettings
+from millwheel.injectors.spark.columns import RowReader, Rows
+from millwheel.injectors.spark.errors import SinkError
+from millwheel.injectors.spark.keys import CodeKeys, find_code_keys
+from millwheel.injectors.spark.loop import run
+from millwheel.injectors.spark.options import SinkOptions
+from millwheel.sdk.errors import MillwheelError
+
+__all__ = ["SOURCE", "TaskReport", "micro_batch", "write_partition"]
+
+SOURCE = "spark"
+"""Within what the ids of rows are unique, beside their stream, query and batch: one and the same, so that a replay
+under another ``process`` has the ids that it had."""
+
+_QUERY_PROPERTY = "sql.streaming.queryId"
+_BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport(WriterCommitMessage):
+    """What the driver is told of one partition. ``newest``: the largest time that the watermark follows, microseconds.
+
+    ``rows`` were sent, and are ACKed; 0 of a batch that was in before.
+    """
+
+    batch: BatchOf
+    rows: int
+    newest: int | None
+
+
+def micro_batch(options: SinkOptions) -> BatchOf:
+    """The micro-batch that this task belongs to: by the id in the query's checkpoint, never by the query's name."""
+    context = TaskContext.get()
+    query = None if context is None else context.getLocalProperty(_QUERY_PROPERTY)
+    batch = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
+    if not query or batch is None or not batch.isdigit():
+        raise SinkError(
+            f"this is no task of a micro-batch: Spark says {_QUERY_PROPERTY}={query!r}, {_BATCH_PROPERTY}={batch!r}"
+        )
+    return BatchOf(options.scope(query), int(batch))
+
+
+def write_partition(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, batch: BatchOf, sequencer: int
+) -> TaskReport:
+    """Send a partition's rows under the driver's ``sequencer``, and wait until each is ACKed by every consumer.
+
+    RowError names the row that cannot become a record; what was sent before it stays, and a retry finds it there.
+    """
+    context = TaskContext.get()
+    reader = RowReader(options, context.partitionId() if context else 0)
+    rows, newest = 0, None
+    partition: _Partition | None = None
+    try:
+        for arrow in batches:
+            if not arrow.num_rows:
+                continue
+            if partition is None:
+                keys = run(_prepare(options, batch))
+                if keys is None:
+                    _drain(batches)
+                    return TaskReport(batch, 0, None)
+                partition = _Partition(run(_open(options, sequencer)), batch, keys, reader)
+            read = reader.read(arrow)
+            run(partition.send(read))
+            rows += len(read.values)
+            newest = read.newest if newest is None else max(newest, read.newest)
+        if partition is not None:
+            run(partition.injector.flush())
+    finally:
+        if partition is not None:
+            run(partition.injector.close())
+    return TaskReport(batch, rows, newest)
+
+
+async def _open(options: SinkOptions, sequencer: int) -> Injector:
+    injector = Injector(
+        options.address,
+        options.stream,
+        process=options.process,
+        source=SOURCE,
+        sequencer=sequencer,
+        settings=InjectorSettings(patience=options.patience),
+    )
+    await injector.open()
+    return injector
+
+
+async def _prepare(options: SinkOptions, batch: BatchOf) -> CodeKeys | None:
+    """How to key rows; None if the batch is in already.
+
+    Receivers would know the rows of such a batch themselves. But a consumer that has joined since then would
+    take a replay for news.
+    """
+    async with ControlClient(options.address, patience=options.patience) as client:
+        if await client.batch_cursor(batch.query) >= batch.batch:
+            return None
+        return await find_code_keys(client, options.stream)
+
+
+def _drain(batches: Iterable[pa.RecordBatch]) -> None:
+    """Read to the end: Spark takes an iterator that was left for a failure."""
+    for _ in batches:
+        pass
+
+
+class _Partition:
+    """The way of one partition's rows."""
+
+    def __init__(self, injector: Injector, batch: BatchOf, keys: CodeKeys, reader: RowReader) -> None:
+        self.injector = injector
+        self._batch = batch
+        self._keys = keys
+        self._reader = reader
+
+    async def send(self, rows: Rows) -> None:
+        """Send rows; RowError names the one that cannot be a record."""
+        try:
+            await self._send(rows, 0, len(rows.values))
+        except InjectorError:
+            raise
+        except MillwheelError:
+            await self._find_culprit(rows)
+            raise
+
+    async def _send(self, rows: Rows, start: int, end: int) -> None:
+        values = rows.values[start:end]
+        await self.injector.send_many(
+            values,
+            rows.timestamps[start:end],
+            ids=rows.ids[start:end],
+            batch=self._batch,
+            keys=self._keys.columns(values),
+        )
+
+    async def _find_culprit(self, rows: Rows) -> None:
+        """Send the rows one by one: those that are in already are known by their ids, and the culprit fails alone."""
+        for at in range(len(rows.values)):
+            try:
+                await self._send(rows, at, at + 1)
+            except InjectorError:
+                raise
+            except MillwheelError as error:
+                raise self._reader.error(rows, at, str(error)) from error

@@ -1,0 +1,53 @@
+"""Topologies that the sink writes to: each makes of its stream what shows every record that took effect."""
+
+from __future__ import annotations
+
+import msgspec
+
+import millwheel as mw
+
+__all__ = ["Seen", "Trip", "trips"]
+
+
+class Trip(msgspec.Struct):
+    id: str
+    city: str
+    at: int
+    load: float | None = None
+    late: bool = False
+
+
+class Seen(msgspec.Struct):
+    """``nth`` effect of ``id``: 2 would be a duplicate."""
+
+    id: str
+    nth: int
+    at: int
+    late: bool
+
+
+class PerTrip(mw.Computation[Trip, int]):
+    """Counts the records of each id."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Trip]) -> None:
+        ctx.state = ctx.state + 1
+        ctx.produce("seen", Seen(ctx.key, ctx.state, record.timestamp, record.late))
+
+
+def by_city_and_length(trip: Trip) -> str:
+    """A key that only code can say."""
+    return f"{trip.city.upper()}-{len(trip.id)}"
+
+
+class PerCity(mw.Computation[Trip, int]):
+    """Counts the records of each key that the function gives."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Trip]) -> None:
+        ctx.state = ctx.state + 1
+        ctx.produce("cities", Seen(ctx.key, ctx.state, record.timestamp, record.late))
+
+
+trips = mw.Topology("trips")
+trips.source("trips", Trip)
+trips.add(PerTrip, inputs={"trips": mw.key("id")}, outputs={"seen": Seen})
+trips.add(PerCity, inputs={"trips": mw.key(by_city_and_length)}, outputs={"cities": Seen})
