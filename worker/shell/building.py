@@ -68,6 +68,7 @@ class Builder:
             self.senders(inputs),
             self._slack(inputs),
             dead_letter_stream(record.spec.name),
+            frozenset(edge.stream for edge in spec.inputs if edge.feedback),
             self._settings,
         )
         core = IntervalCore(config, program, outputs, self._routing.locate)
