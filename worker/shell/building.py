@@ -59,6 +59,7 @@ class Builder:
         program = self._programs.compile(record.spec.code, spec.name)
         outputs = {stream: self._routing.bind(stream, encode) for stream, encode in program.outputs.items()}
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
+        feedback = frozenset(edge.stream for edge in spec.inputs if edge.feedback)
         interval = owned.interval
         config = IntervalConfig(
             owned.incarnation,
@@ -68,7 +69,7 @@ class Builder:
             self.senders(inputs),
             self._slack(inputs),
             dead_letter_stream(record.spec.name),
-            frozenset(edge.stream for edge in spec.inputs if edge.feedback),
+            feedback,
             self._settings,
         )
         core = IntervalCore(config, program, outputs, self._routing.locate)
