@@ -12,10 +12,13 @@ from examples.zeitgeist.models import DelayModelCalculator, TrafficModelCalculat
 from examples.zeitgeist.records import Anomaly, DelayModel, Departure, TrafficModel, WindowCount
 from examples.zeitgeist.window_counter import WindowCounter
 
-__all__ = ["END", "build", "zeitgeist"]
+__all__ = ["END", "WINTER_END", "build", "winter", "zeitgeist"]
 
 END: Final = mw.from_datetime(datetime(2014, 1, 1, tzinfo=NEW_YORK))
 """The end of the period that the flights cover."""
+
+WINTER_END: Final = mw.from_datetime(datetime(2013, 2, 12, tzinfo=NEW_YORK))
+"""A shorter one, with the blizzard in it."""
 
 
 def build(until: mw.Timestamp = END) -> mw.Topology:
@@ -58,3 +61,4 @@ def build(until: mw.Timestamp = END) -> mw.Topology:
 
 
 zeitgeist = build()
+winter = build(WINTER_END)

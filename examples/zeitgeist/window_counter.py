@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 import millwheel as mw
 from examples.zeitgeist.clock import hour_of, slot_of
 from examples.zeitgeist.records import Departure, WindowCount
+from millwheel.windows import Window
 
 __all__ = ["Hours", "WindowCounter"]
+
+DAY: Final = 24
+"""Empty hours are produced so many at a time."""
 
 
 class Hour(msgspec.Struct):
@@ -50,15 +56,26 @@ class WindowCounter(mw.Computation[Departure, Hours]):
 
     def process_timer(self, ctx: mw.Context[Hours], timer: mw.Timer) -> None:
         """An hour is complete: produce it, and wait for the next, which may have no departure to announce it."""
-        state, window = ctx.state, hour_of(int(timer.tag))
-        hour = state.open.pop(window.start, None) or Hour()
-        ctx.produce(
-            "windows",
-            WindowCount(ctx.key, state.city, slot_of(window), window.start, window.end, hour.departures, hour.delay),
-        )
-        follower = hour_of(window.end)
-        if follower.start not in state.open and follower.end <= self.until and self._goes_on(ctx):
+        hour = hour_of(int(timer.tag))
+        self._produce(ctx, hour)
+        follower = self._follower(ctx, hour)
+        for _ in range(DAY):
+            if follower is None or follower.end > ctx.watermark:
+                break
+            # It is over already, and nothing has left.
+            self._produce(ctx, follower)
+            follower = self._follower(ctx, follower)
+        if follower is not None:
             ctx.set_timer(mw.Timestamp(follower.end), str(follower.start))
 
-    def _goes_on(self, ctx: mw.Context[Hours]) -> bool:
-        return bool(ctx.state.open) or min(self.until, ctx.watermark) < mw.MAX_TIMESTAMP
+    def _follower(self, ctx: mw.Context[Hours], hour: Window) -> Window | None:
+        """The next hour, unless it has a timer already, or is none that is counted."""
+        follower, is_open = hour_of(hour.end), ctx.state.open
+        ends = not is_open and min(self.until, ctx.watermark) == mw.MAX_TIMESTAMP
+        return None if follower.start in is_open or follower.end > self.until or ends else follower
+
+    def _produce(self, ctx: mw.Context[Hours], window: Window) -> None:
+        state = ctx.state
+        hour = state.open.pop(window.start, None) or Hour()
+        count = WindowCount(ctx.key, state.city, slot_of(window), window.start, window.end, hour.departures, hour.delay)
+        ctx.produce("windows", count, timestamp=mw.Timestamp(window.end))

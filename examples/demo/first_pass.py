@@ -1,0 +1,116 @@
+"""The first pass: Spark streams the year into MillWheel, and the alerts come out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+
+from examples.demo.files import write_files
+from examples.demo.server import ROOT, DemoServer
+from examples.demo.showing import Show, say
+from examples.demo.watching import Found, Watch
+from examples.zeitgeist.reference import anomalies
+from examples.zeitgeist.topology import END
+from millwheel import MAX_TIMESTAMP, MIN_TIMESTAMP
+
+__all__ = ["FirstPass", "first_pass"]
+
+LOOK_EVERY: Final = 0.25
+"""Seconds between two looks at the counts."""
+
+
+@dataclass
+class FirstPass:
+    """What came of it."""
+
+    found: Found = field(default_factory=Found)
+    counts: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    """From the first record committed to the last alert."""
+    spark: dict[str, Any] = field(default_factory=dict)
+    lag_hours: list[float] = field(default_factory=list)
+    """How far the low watermark was behind the newest departure: event time, while it ran."""
+    problems: list[str] = field(default_factory=list)
+
+
+async def first_pass(server: DemoServer, flights: pd.DataFrame, place: Path) -> FirstPass:
+    """Stream ``flights`` by a Spark job that works in ``place``."""
+    done = FirstPass()
+    files = write_files(flights, place / "departures")
+    say(f"{len(flights):,} departures in {files} files, by the day on which they became known; starting Spark")
+    async with Watch(server.address) as watch:
+        async with _spark(server.address, place) as job:
+            with Show("departures", len(flights)) as show:
+                looking = asyncio.create_task(_look(server, watch, flights, show, done))
+                try:
+                    out, _ = await job.communicate()
+                finally:
+                    looking.cancel()
+                    await asyncio.gather(looking, return_exceptions=True)
+            if job.returncode:
+                raise RuntimeError(f"the Spark job failed:\n{_log(place).read_text()[-3_000:]}")
+        done.spark = json.loads(out.splitlines()[-1])
+        await watch.ended()
+        done.seconds = time.monotonic() - done.seconds
+    done.found = watch.found
+    _check(done, server, flights)
+    return done
+
+
+@asynccontextmanager
+async def _spark(address: str, place: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The job as a process of its own, which does not outlive this one."""
+    with _log(place).open("w") as log:
+        job = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "examples.demo.spark_job", address),
+            *(str(place / "departures"), str(place / "checkpoint")),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            cwd=ROOT,
+            env={**os.environ, "SPARK_LOCAL_DIRS": str(place / "spark")},
+        )
+    try:
+        yield job
+    finally:
+        if job.returncode is None:
+            job.terminate()
+            await job.wait()
+
+
+def _log(place: Path) -> Path:
+    return place / "spark.log"
+
+
+async def _look(server: DemoServer, watch: Watch, flights: pd.DataFrame, show: Show, done: FirstPass) -> None:
+    """Show how far it is, and take the lag of the watermark, until cancelled."""
+    known = flights["known"].tolist()
+    while True:
+        counts = await asyncio.to_thread(server.counts, "window-counter")
+        records = counts.get("records", 0)
+        if records and not done.seconds:
+            done.seconds = time.monotonic()
+        if MIN_TIMESTAMP < watch.watermark < MAX_TIMESTAMP:
+            done.lag_hours.append((known[min(records, len(known)) - 1] - watch.watermark) / 3.6e9)
+        show.update(records, watch.watermark, len(watch.found.anomalies))
+        await asyncio.sleep(LOOK_EVERY)
+
+
+def _check(done: FirstPass, server: DemoServer, flights: pd.DataFrame) -> None:
+    counts = done.counts = server.counts("window-counter")
+    expected = {"records": len(flights), "late_records": 0, "duplicates": 0, "dead_letters": 0}
+    for name, number in expected.items():
+        if counts.get(name) != number:
+            done.problems.append(f"{counts.get(name)} {name.replace('_', ' ')} instead of {number}")
+    if sorted(done.found.anomalies) != anomalies(flights, END):
+        done.problems.append("the alerts are not those that the whole table shows")

@@ -1,0 +1,93 @@
+"""A development server as a process of its own, and what is asked of it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+__all__ = ["ROOT", "DemoServer"]
+
+ROOT: Final = Path(__file__).parents[2]
+_READY: Final = re.compile(r"millwheel is ready at (\S+);")
+
+
+class DemoServer:
+    """``millwheel server start-dev`` on free ports and a temporary database; use it as ``with``."""
+
+    def __init__(self, log: Path) -> None:
+        """``log``: where it writes whatever it has to say."""
+        self._log = log
+        self._metrics_port = _free_port()
+        self._process: subprocess.Popen[str] | None = None
+        self.address = ""
+
+    def __enter__(self) -> DemoServer:
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [*_millwheel("server", "start-dev", "--port", "0"), "--metrics-port", str(self._metrics_port)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=ROOT,
+            )
+        assert self._process.stdout is not None
+        found = _READY.match(self._process.stdout.readline())
+        if found is None:
+            self._process.wait()
+            raise RuntimeError(f"the server did not start:\n{self._log.read_text()[-2_000:]}")
+        self.address = found[1]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def submit(self, target: str) -> str:
+        """Submit the topology at ``module:attribute``; what the command says."""
+        done = subprocess.run(
+            _millwheel("topology", "submit", target, "--address", self.address),
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=60,
+        )
+        if done.returncode:
+            raise RuntimeError(f"the topology was not taken:\n{done.stderr}")
+        return done.stdout.strip()
+
+    def counts(self, computation: str) -> dict[str, int]:
+        """A computation's totals as its metrics have them: records, late_records, duplicates, dead_letters."""
+        with urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=10) as response:
+            text = response.read().decode()
+        return {
+            sample.name.removeprefix("millwheel_").removesuffix("_total"): int(sample.value)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name.endswith("_total") and sample.labels.get("computation") == computation
+        }
+
+
+def _millwheel(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from millwheel.cli.main import main; main()", *arguments]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

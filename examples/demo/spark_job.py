@@ -1,0 +1,70 @@
+"""The Spark job: reads the files in order, a week for a micro-batch, and writes them to MillWheel's stream.
+
+Run as ``python -m examples.demo.spark_job ADDRESS FILES CHECKPOINT``; its last line is a JSON object with what it took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from millwheel.injectors.spark import MillwheelDataSource, finish_stream
+
+__all__ = ["run"]
+
+COLUMNS: Final = (
+    "id string, origin string, city string, dest string, carrier string, flight long, delay long, "
+    "scheduled long, known long"
+)
+DAYS_A_BATCH: Final = 7
+QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a job of a minute or two: compiling everything twice, and collecting garbage on all cores, takes longer."""
+ALLOWED_DELAY: Final = "1301 minutes"
+"""No flight of that year left later than so long after it was to."""
+
+
+def run(address: str, files: str, checkpoint: str) -> dict[str, object]:
+    """Stream all files into MillWheel; exactly once, however often this is begun anew with the same checkpoint."""
+    spark = (
+        SparkSession.builder.appName("flights of New York")
+        .master("local[2]")
+        .config("spark.driver.memory", "768m")
+        .config("spark.driver.extraJavaOptions", QUICK_START)
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(MillwheelDataSource)
+    flights = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", DAYS_A_BATCH).parquet(files)
+    options = {
+        "address": address,
+        "stream": "departures",
+        "id_column": "id",
+        "timestamp_column": "scheduled",
+        "watermark_column": "known",
+        "allowed_delay": ALLOWED_DELAY,
+    }
+    query = (
+        flights.writeStream.format("millwheel")
+        .options(**options)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    finish_stream(query, options)
+    took = sorted(one["durationMs"]["triggerExecution"] for one in query.recentProgress if one["numInputRows"])
+    spark.stop()
+    return {"batches": len(took), "median_ms": took[len(took) // 2], "longest_ms": took[-1]}
+
+
+if __name__ == "__main__":
+    # The workers run by the interpreter that runs this.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    print(json.dumps(run(*sys.argv[1:4])), flush=True)
