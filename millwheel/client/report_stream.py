@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from millwheel.rpc.channel import RETRYABLE, Backoff
 from millwheel.rpc.errors import calling
@@ -114,13 +114,21 @@ class ReportStream:
     async def _one_stream(self) -> None:
         """Open a stream, send everything, then what changes; returns or raises RequestError when it ends."""
         stub, address = await self._stub()
-        call = stub.Report(self._requests())
+        call: Any = stub.Report()  # type: ignore[call-arg]  # the stubs know no call that is written to
+        # gRPC itself goes on with a request iterator after the call has ended, by one message, which is lost.
+        writer = asyncio.create_task(self._write(call))
         try:
             async with connected(address):
                 async for response in call:
                     self._heed(response)
         finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
             call.cancel()
+
+    async def _write(self, call: Any) -> None:
+        async for request in self._requests():
+            await call.write(request)
 
     async def _requests(self) -> AsyncIterator[pb.ReportRequest]:
         """What goes out on one stream."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import grpc
 
@@ -37,6 +37,7 @@ class PeerConnection:
         self._senders: dict[int, tuple[LocalChannel, int]] = {}
         self._owed = Owed()
         self._next = 1
+        self._delay = _RECONNECT_FIRST
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def send(self, delivery: Delivery, channel: LocalChannel) -> None:
@@ -57,25 +58,37 @@ class PeerConnection:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        delay = _RECONNECT_FIRST
         while True:
             try:
                 async with self._open_channel(self.address) as connection:
-                    call = DeliveryServiceStub(connection).Deliver(self._requests())
-                    async for response in call:
-                        delay = _RECONNECT_FIRST
-                        self._answer(response)
+                    stub: Any = DeliveryServiceStub(connection)
+                    await self._converse(stub.Deliver())
             except grpc.aio.AioRpcError as error:
                 log.info("deliveries to %s: %s; connecting again", self.address, error.details())
             except Exception:
                 log.exception("deliveries to %s failed; connecting again", self.address)
             self._fail_open()
-            await asyncio.sleep(delay * random.uniform(0.5, 1.5))
-            delay = min(delay * 2, _RECONNECT_LAST)
+            await asyncio.sleep(self._delay * random.uniform(0.5, 1.5))
+            self._delay = min(self._delay * 2, _RECONNECT_LAST)
 
-    async def _requests(self) -> AsyncIterator[wire.DeliverRequest]:
+    async def _converse(self, call: Any) -> None:
+        """Write what is queued for as long as answers come.
+
+        gRPC itself goes on with a request iterator after the call has ended, by one batch, which would be lost.
+        """
+        writer = asyncio.get_running_loop().create_task(self._write(call))
+        try:
+            async for response in call:
+                self._delay = _RECONNECT_FIRST
+                self._answer(response)
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+            call.cancel()
+
+    async def _write(self, call: Any) -> None:
         while True:
-            yield await self._queue.get()
+            await call.write(await self._queue.get())
 
     def _answer(self, response: wire.DeliverResponse) -> None:
         known = self._senders.get(response.token)

@@ -1,0 +1,134 @@
+"""What worker shell tests put around the real part: a core that plays back what it is told, a world that listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from millwheel.core.keys import ALL_KEYS
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import SequencerRefusedError, StoreUnavailableError
+from millwheel.store.memory import MemoryStore
+from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.messages import AcceptSequencer, Delivery, Report, Send
+from millwheel.worker.shell.host import CoreHost
+
+__all__ = ["Answers", "FlakyStore", "ScriptedCore", "World", "delivery", "until"]
+
+Step = TypeVar("Step")
+Answer = tuple[int, DeliveryOutcome.ValueType, list[int], str]
+
+
+class ScriptedCore:
+    """Notes every event, and answers as ``react`` says."""
+
+    keys = ALL_KEYS
+
+    def __init__(self, react: Callable[[Any], Sequence[Any]] = lambda event: (), first: Sequence[Any] = ()) -> None:
+        self.react = react
+        self.first = first
+        self.events: list[Any] = []
+        self.alarm: int | None = None
+
+    def start(self) -> Sequence[Any]:
+        return self.first
+
+    def handle(self, event: Any, now: int) -> Sequence[Any]:
+        self.events.append(event)
+        return self.react(event)
+
+    def next_alarm(self) -> int | None:
+        return self.alarm
+
+    def of(self, kind: type) -> list[Any]:
+        """The events of a kind."""
+        return [event for event in self.events if type(event) is kind]
+
+
+class World:
+    """Notes what hosts send, report and lose."""
+
+    def __init__(self) -> None:
+        self.sent: list[Send] = []
+        self.reports: list[Report] = []
+        self.lost_hosts: list[tuple[CoreHost, str]] = []
+        self.accepts: list[int | Exception] = []
+        self.lives: list[bool | Exception] = []
+
+    def send(self, host: CoreHost, send: Send) -> None:
+        self.sent.append(send)
+
+    def report(self, report: Report) -> None:
+        self.reports.append(report)
+
+    async def accept(self, request: AcceptSequencer) -> int:
+        return _play(self.accepts)
+
+    async def sequence_lives(self, sequence: str) -> bool:
+        return _play(self.lives)
+
+    def lost(self, host: CoreHost, reason: str) -> None:
+        self.lost_hosts.append((host, reason))
+
+
+async def until(done: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait until ``done()``."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if done():
+                return
+            await asyncio.sleep(0.002)
+
+
+def _play(script: list[Step | Exception]) -> Step:
+    step = script.pop(0)
+    if isinstance(step, Exception):
+        raise step
+    return step
+
+
+class FlakyStore(MemoryStore):
+    """Calls fail, or take effect and then fail, as ``script`` says: "lost" before, "unsure" after, "ok"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.script: list[str] = []
+        self.calls = 0
+
+    async def append(self, journal: str, append: Any) -> None:
+        self.calls += 1
+        step = self.script.pop(0) if self.script else "ok"
+        if step == "lost":
+            raise StoreUnavailableError("no answer")
+        if step == "deposed":
+            raise SequencerRefusedError(journal, append.sequencer + 1, append.commit)
+        await super().append(journal, append)
+        if step == "unsure":
+            raise StoreUnavailableError("no answer")
+
+
+class Answers:
+    """A channel that notes what is answered."""
+
+    def __init__(self) -> None:
+        self.got: list[Answer] = []
+
+    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
+        self.got.append((token, outcome, list(remaining), message))
+
+
+def delivery(token: int, count: int = 1, channel: Any = None, journal: str = "c.1.j1") -> Delivery:
+    """A batch of ``count`` records."""
+    return Delivery(
+        "c.1",
+        journal,
+        "s",
+        Sender("u.1.j1", 3, ALL_KEYS, "u.1", 77),
+        PositionIds("u.1.j1", token << 20, [(token << 20) + index for index in range(count)]),
+        [b"k%d" % index for index in range(count)],
+        [b"value"] * count,
+        [1_000 + index for index in range(count)],
+        token,
+        channel,
+    )

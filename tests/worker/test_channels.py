@@ -1,0 +1,66 @@
+"""Answers on their way back to a sending host: ACKs at once, refusals as one Resend after a growing while."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.messages import Acknowledged, Deposed, Resend
+from millwheel.worker.shell.channels import LocalChannel
+from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.runloop import RunQueue
+from tests.worker.doubles import FlakyStore, ScriptedCore, World, until
+
+ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
+SUPERSEDED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
+
+
+def sender() -> tuple[ScriptedCore, LocalChannel, World]:
+    core, world = ScriptedCore(), World()
+    host = CoreHost("u.1.j1", core, FlakyStore(), world, RunQueue(asyncio.get_running_loop()))
+    return core, LocalChannel(host), world
+
+
+async def resent(core: ScriptedCore, times: int) -> None:
+    await until(lambda: len(core.of(Resend)) == times)
+
+
+async def test_acks_come_at_once_and_name_what_is_left() -> None:
+    core, channel, _ = sender()
+    channel.reply(4, ACKED, [1, 2], "")
+    channel.reply(4, ACKED, (), "")
+    await asyncio.sleep(0.01)
+    assert [(event.token, list(event.remaining)) for event in core.of(Acknowledged)] == [(4, [1, 2]), (4, [])]
+
+
+async def test_refusals_are_sent_again_together_and_less_and_less_often() -> None:
+    core, channel, _ = sender()
+    times = []
+    loop = asyncio.get_running_loop()
+    for round_number in range(4):
+        began = loop.time()
+        channel.reply(7, FULL, [0], "full")
+        channel.reply(5, NOT_OWNER, (), "moved")
+        await resent(core, round_number + 1)
+        times.append(loop.time() - began)
+    assert [event.tokens for event in core.of(Resend)] == [[5, 7]] * 4
+    assert times[3] > times[0] * 1.5
+    channel.reply(9, ACKED, (), "")
+    began = loop.time()
+    channel.reply(7, FULL, [0], "full")
+    await resent(core, 5)
+    assert loop.time() - began < 0.1, "an ACK says that the receiver is well again"
+
+
+async def test_g3_a_refused_sequencer_ends_the_sender_6_2() -> None:
+    core, channel, world = sender()
+    channel.reply(7, SUPERSEDED, (), "sequencer 3 has a successor")
+    await asyncio.sleep(0.01)
+    assert [event.reason for event in core.of(Deposed)] == [
+        "a receiver refused the sequencer: sequencer 3 has a successor"
+    ]
+    ((host, reason),) = world.lost_hosts
+    assert "successor" in reason
+    assert host.fault == "", "its successor is there already"

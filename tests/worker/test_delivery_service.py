@@ -1,0 +1,167 @@
+"""Deliveries between workers over loopback gRPC: connections, service and hosts, through breaks (6.1.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from millwheel.rpc.channel import open_channel
+from millwheel.rpc.server import bind, create_server
+from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.rpc.v1 import delivery_pb2_grpc
+from millwheel.worker.messages import Acknowledge, Acknowledged, Delivery, Resend
+from millwheel.worker.shell.channels import LocalChannel
+from millwheel.worker.shell.delivery_service import DeliveryService
+from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.peers import PeerConnection
+from millwheel.worker.shell.runloop import RunQueue
+from millwheel.worker.shell.wire import encode_delivery
+from tests.worker.doubles import FlakyStore, ScriptedCore, World, delivery, until
+
+ACKED, FULL = wire.DELIVERY_OUTCOME_ACKED, wire.DELIVERY_OUTCOME_REFUSED_FULL
+
+
+def hosted(react: Callable[[Any], Sequence[Any]] = lambda event: (), journal: str = "c.1.j1") -> CoreHost:
+    queue = RunQueue(asyncio.get_running_loop())
+    return CoreHost(journal, ScriptedCore(react), FlakyStore(), World(), queue)
+
+
+def core_of(host: CoreHost) -> ScriptedCore:
+    assert isinstance(host.core, ScriptedCore)
+    return host.core
+
+
+@asynccontextmanager
+async def serving(hosts: dict[str, CoreHost], port: int = 0) -> AsyncIterator[str]:
+    """A worker's delivery service."""
+    server = create_server()
+    delivery_pb2_grpc.add_DeliveryServiceServicer_to_server(DeliveryService(hosts.get), server)
+    address = bind(server, port)
+    await server.start()
+    try:
+        yield address
+    finally:
+        await server.stop(0)
+
+
+async def test_batches_reach_the_core_whole_and_acks_come_back() -> None:
+    receiver = hosted(lambda event: [Acknowledge(event, ACKED)])
+    sender = hosted(journal="u.1.j1")
+    async with serving({"c.1.j1": receiver}) as address:
+        peer = PeerConnection(address, open_channel)
+        channel = LocalChannel(sender)
+        for token in range(1, 101):
+            peer.send(delivery(token, 3), channel)
+        await until(lambda: len(core_of(sender).events) >= 100)
+        await peer.close()
+    assert {event.token for event in core_of(sender).of(Acknowledged)} == set(range(1, 101))
+    got = core_of(receiver).of(Delivery)
+    assert [one.keys for one in got] == [[b"k0", b"k1", b"k2"]] * 100
+    assert [one.timestamps for one in got] == [delivery(1, 3).timestamps] * 100
+    assert got[4].sender == delivery(5, 3).sender
+
+
+async def test_answers_in_parts_all_reach_the_sender() -> None:
+    """Some records are refused, some ACKed, the rest ACKed later: the refused alone are sent again."""
+
+    def react(event: Any) -> Sequence[Any]:
+        if type(event) is not Delivery:
+            return ()
+        return [
+            Acknowledge(event, FULL, [2], "full"),
+            Acknowledge(event, ACKED, [1, 2]),
+            Acknowledge(event, ACKED, [2]),
+        ]
+
+    receiver, sender = hosted(react), hosted(journal="u.1.j1")
+    async with serving({"c.1.j1": receiver}) as address:
+        peer = PeerConnection(address, open_channel)
+        peer.send(delivery(7, 3), LocalChannel(sender))
+        await until(lambda: len(core_of(sender).events) >= 3)
+        await peer.close()
+    acked = [list(event.remaining) for event in core_of(sender).of(Acknowledged)]
+    assert acked == [[1, 2], [2]]
+    assert [event.tokens for event in core_of(sender).of(Resend)] == [[7]]
+
+
+async def test_an_interval_that_is_not_here_or_lets_go_is_answered_for_at_once() -> None:
+    receiver, sender = hosted(), hosted(journal="u.1.j1")
+    async with serving({"c.1.j1": receiver}) as address:
+        peer = PeerConnection(address, open_channel)
+        channel = LocalChannel(sender)
+        peer.send(delivery(1, journal="elsewhere.1.j1"), channel)
+        peer.send(delivery(2), channel)
+        await until(lambda: core_of(sender).of(Resend))
+        assert core_of(sender).of(Resend)[0].tokens == [1]
+        await until(lambda: core_of(receiver).events)
+        await receiver.close()
+        await until(lambda: len(core_of(sender).of(Resend)) == 2)
+        await peer.close()
+    assert core_of(sender).of(Resend)[1].tokens == [2]
+
+
+async def test_g1_what_was_not_answered_when_the_stream_broke_is_sent_again() -> None:
+    receiver, sender = hosted(), hosted(journal="u.1.j1")
+    async with serving({"c.1.j1": receiver}) as address:
+        peer = PeerConnection(address, open_channel)
+        channel = LocalChannel(sender)
+        for token in (1, 2):
+            peer.send(delivery(token), channel)
+        await until(lambda: len(core_of(receiver).events) == 2)
+
+    def send_again(event: Any) -> Sequence[Any]:
+        if type(event) is Resend:
+            for token in event.tokens or ():
+                peer.send(delivery(token), channel)
+        return ()
+
+    core_of(sender).react = send_again
+    core_of(receiver).react = lambda event: [Acknowledge(event, ACKED)] if type(event) is Delivery else ()
+    await until(lambda: core_of(sender).of(Resend))
+    assert core_of(sender).of(Resend)[0].tokens == [1, 2]
+    async with serving({"c.1.j1": receiver}, int(address.rpartition(":")[2])):
+        await until(lambda: {event.token for event in core_of(sender).of(Acknowledged)} == {1, 2})
+        await peer.close()
+
+
+async def test_g13_what_does_not_fit_into_a_connections_queue_is_sent_later() -> None:
+    sender = hosted(journal="u.1.j1")
+    peer = PeerConnection("127.0.0.1:1", open_channel)
+    channel = LocalChannel(sender)
+    for token in range(1, 1_101):
+        peer.send(delivery(token), channel)
+    await until(lambda: core_of(sender).of(Resend))
+    assert set(range(1_001, 1_101)) <= set(core_of(sender).of(Resend)[0].tokens)
+    await peer.close()
+
+
+async def test_a_call_ends_when_its_sender_has_ended_and_every_batch_is_answered() -> None:
+    held: list[Delivery] = []
+
+    def react(event: Any) -> Sequence[Any]:
+        if type(event) is not Delivery:
+            return [Acknowledge(one, ACKED, [0]) for one in held]
+        held.append(event)
+        return [Acknowledge(event, FULL, [0], "full")]
+
+    receiver = hosted(react)
+    async with serving({"c.1.j1": receiver}) as address, open_channel(address) as channel:
+
+        async def one() -> AsyncIterator[wire.DeliverRequest]:
+            yield encode_delivery(delivery(1, 2), 1)
+
+        call = delivery_pb2_grpc.DeliveryServiceStub(channel).Deliver(one())
+        answers = []
+
+        async def read() -> None:
+            async for answer in call:
+                answers.append((answer.outcome, list(answer.indexes)))
+
+        reading = asyncio.create_task(read())
+        await until(lambda: len(answers) == 1)
+        assert not reading.done()
+        receiver.post(Resend())
+        await asyncio.wait_for(reading, 5)
+    assert answers == [(FULL, [0]), (ACKED, [0])]

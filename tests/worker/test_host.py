@@ -1,0 +1,249 @@
+"""A host performs what its core says, settles what is uncertain, and leaves nobody without an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from millwheel.coordination.contract import CoordinatorUnavailableError
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import Append, CorruptValueError, SequencerRefusedError
+from millwheel.worker.messages import (
+    Accepted,
+    AcceptSequencer,
+    Acknowledge,
+    Appended,
+    AppendEntry,
+    AsyncHook,
+    CheckSequence,
+    Deposed,
+    FenceJournal,
+    HookFinished,
+    Opened,
+    OpenFailed,
+    ReadStates,
+    SequenceChecked,
+    Tick,
+)
+from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.runloop import RunQueue, wall_now
+from tests.worker.doubles import Answers, FlakyStore, ScriptedCore, World, delivery, until
+
+NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
+ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+JOURNAL = "c.1.j1"
+
+
+class Rig:
+    """A host around a scripted core, on a journal that sequencer 1 holds."""
+
+    def __init__(self, react: Callable[[Any], Sequence[Any]] = lambda event: ()) -> None:
+        self.store = FlakyStore()
+        self.world = World()
+        self.core = ScriptedCore(react)
+        self.queue = RunQueue(asyncio.get_running_loop())
+        self.host = CoreHost(JOURNAL, self.core, self.store, self.world, self.queue)
+
+    async def open(self) -> None:
+        await self.store.create_journal(JOURNAL)
+        await self.store.fence(JOURNAL, 1)
+
+    async def perform(self, *instructions: Any) -> None:
+        """Have the core ask for these, and wait for what comes of them."""
+        self.core.react = lambda event: instructions if type(event) is Tick else ()
+        self.host.post(Tick())
+        before = len(self.core.events)
+        await until(lambda: len(self.core.events) > before + 1 or self.world.lost_hosts)
+
+
+def entry(commit: int) -> AppendEntry:
+    return AppendEntry(JOURNAL, Append(1, commit, 0, (), b"entry %d" % commit, True))
+
+
+@pytest.mark.parametrize("script", [[], ["lost"], ["unsure"], ["lost", "unsure"], ["unsure", "lost", "lost"]])
+async def test_g2_an_uncertain_append_is_repeated_until_its_outcome_is_known_6_1_2(script: list[str]) -> None:
+    rig = Rig()
+    await rig.open()
+    rig.store.script = list(script)
+    await rig.perform(entry(1))
+    assert [event.commit for event in rig.core.of(Appended)] == [1]
+    assert rig.core.of(Deposed) == []
+    assert await rig.store.read_entries(JOURNAL, 1, 1) == [b"entry 1"]
+
+
+async def test_g3_an_append_that_a_successor_refuses_ends_the_owner_6_2() -> None:
+    rig = Rig()
+    await rig.open()
+    rig.store.script = ["unsure"]
+    await rig.store.fence(JOURNAL, 2)
+    await rig.perform(entry(1))
+    assert rig.core.of(Appended) == []
+    assert len(rig.core.of(Deposed)) == 1
+    ((host, _),) = rig.world.lost_hosts
+    assert host.fault == ""
+
+
+async def test_g3_our_commit_number_by_another_sequencer_is_not_ours_6_2() -> None:
+    rig = Rig()
+    await rig.open()
+    rig.store.script = ["lost", "deposed"]
+    await rig.perform(entry(1))
+    assert rig.core.of(Appended) == []
+    assert len(rig.core.of(Deposed)) == 1
+
+
+async def test_opening_reads_what_the_head_names_and_says_why_it_cannot() -> None:
+    rig = Rig()
+    await rig.open()
+    await rig.store.append(JOURNAL, Append(1, 1, 0, (), b"one", True))
+    await rig.perform(FenceJournal(JOURNAL, 7))
+    (opened,) = rig.core.of(Opened)
+    assert (opened.head.sequencer, opened.head.commit, opened.entries) == (7, 1, [b"one"])
+    for journal, sequencer, part in [(JOURNAL, 3, "sequencer 7"), ("never.1.j1", 9, "never.1.j1")]:
+        other = Rig()
+        other.host = CoreHost(journal, other.core, rig.store, other.world, other.queue)
+        await other.perform(FenceJournal(journal, sequencer))
+        (failed,) = other.core.of(OpenFailed)
+        assert part in failed.reason
+        assert other.world.lost_hosts[0][0].fault == "", "another takeover would meet the same"
+
+
+async def test_g4_acceptance_is_posted_and_refusal_ends_the_owner_6_2() -> None:
+    rig = Rig()
+    rig.world.accepts = [42]
+    request = AcceptSequencer("c.1", rig.core.keys, 1)
+    await rig.perform(request)
+    assert [event.watermark for event in rig.core.of(Accepted)] == [42]
+    rig = Rig()
+    rig.world.accepts = [SequencerRefusedError("c.1", 5, 0)]
+    await rig.perform(request)
+    assert len(rig.core.of(Deposed)) == 1
+
+
+async def test_a_coordinator_that_is_away_is_asked_again() -> None:
+    rig = Rig()
+    rig.world.lives = [CoordinatorUnavailableError("no quorum"), False]
+    await rig.perform(CheckSequence("u.1.j1"))
+    assert [(event.sequence, event.alive) for event in rig.core.of(SequenceChecked)] == [("u.1.j1", False)]
+    assert not rig.world.lost_hosts
+
+
+async def test_g1_every_delivery_is_answered_when_the_host_closes() -> None:
+    rig = Rig()
+    answers = Answers()
+    kept = [delivery(token, channel=answers) for token in range(1, 4)]
+    rig.core.react = lambda event: [Acknowledge(event, ACKED)] if event is kept[0] else ()
+    for one in kept:
+        rig.host.post(one)
+    await asyncio.sleep(0.01)
+    queued = delivery(4, channel=answers)
+    rig.host.post(queued)
+    await rig.host.close()
+    after = delivery(5, channel=answers)
+    rig.host.post(after)
+    await asyncio.sleep(0.01)
+    last = {token: outcome for token, outcome, _, _ in answers.got if token != 1}
+    assert last == dict.fromkeys((2, 3, 4, 5), NOT_OWNER)
+    assert (1, ACKED, [], "") in answers.got
+    assert len(rig.core.events) == 3, "a closed host handles nothing"
+
+
+async def test_settled_deliveries_are_not_kept() -> None:
+    rig = Rig(lambda event: [Acknowledge(event, ACKED)])
+    answers = Answers()
+    for token in range(100):
+        rig.host.post(delivery(token, channel=answers))
+    await asyncio.sleep(0.02)
+    rig.core.events.clear()
+    await rig.host.close()
+    assert len(answers.got) == 100
+
+
+@pytest.mark.parametrize("where", ["handle", "perform", "task"])
+async def test_an_internal_error_gives_the_interval_up_and_says_so(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig()
+    answers = Answers()
+    waiting = delivery(1, channel=answers)
+    rig.host.post(waiting)
+    await asyncio.sleep(0.01)
+
+    def react(event: Any) -> Sequence[Any]:
+        if where == "handle":
+            raise AssertionError("contradiction")
+        if where == "perform":
+            return ["no instruction"]
+        return [CheckSequence("x")]
+
+    rig.world.lives = [AssertionError("contradiction")]
+    rig.core.react = react
+    with caplog.at_level(logging.CRITICAL):
+        rig.host.post(Tick())
+        await asyncio.sleep(0.02)
+    ((host, reason),) = rig.world.lost_hosts
+    assert host is rig.host
+    assert host.fault == reason
+    assert reason.startswith("internal error: ")
+    assert [(token, outcome) for token, outcome, _, _ in answers.got] == [(1, NOT_OWNER)]
+    seen = len(rig.core.events)
+    rig.host.post(Tick())
+    await asyncio.sleep(0.01)
+    assert len(rig.core.events) == seen
+    assert len(rig.world.lost_hosts) == 1
+
+
+async def test_a_damaged_row_ends_the_interval_without_asking_for_another_takeover() -> None:
+    class Damaged(FlakyStore):
+        async def read_states(self, computation: str, keys: Sequence[bytes]) -> Any:
+            raise CorruptValueError("row of key b'k'", "checksum does not hold")
+
+    rig = Rig()
+    rig.host = CoreHost(JOURNAL, rig.core, Damaged(), rig.world, rig.queue)
+    await rig.perform(ReadStates("c.1", [b"k"]))
+    await asyncio.sleep(0.01)
+    ((host, reason),) = rig.world.lost_hosts
+    assert "checksum" in reason
+    assert host.fault == ""
+
+
+async def test_an_alarm_rings_once_at_its_time() -> None:
+    rig = Rig()
+    rig.core.alarm = wall_now() + 30_000
+
+    def react(event: Any) -> Sequence[Any]:
+        if rig.core.alarm is not None and wall_now() >= rig.core.alarm:
+            rig.core.alarm = None
+        return ()
+
+    rig.core.react = react
+    rig.host.start()
+    await asyncio.sleep(0.01)
+    assert rig.core.of(Tick) == []
+    await asyncio.sleep(0.1)
+    assert len(rig.core.of(Tick)) == 1
+    rig.core.alarm = wall_now() + 30_000
+    rig.host.post(Appended(1))
+    await asyncio.sleep(0.005)
+    await rig.host.close()
+    await asyncio.sleep(0.06)
+    assert len(rig.core.of(Tick)) == 1, "a closed host's alarm is off"
+
+
+async def test_asynchronous_hooks_report_how_they_ended() -> None:
+    async def well() -> None:
+        await asyncio.sleep(0)
+
+    async def badly() -> None:
+        raise ValueError("no")
+
+    rig = Rig()
+    await rig.perform(AsyncHook(1, well()))
+    await rig.perform(AsyncHook(2, badly()))
+    ended = {event.hook: event.error for event in rig.core.of(HookFinished)}
+    assert ended[1] is None
+    assert isinstance(ended[2], ValueError)

@@ -1,0 +1,114 @@
+"""A worker is registered while its lease lives, and comes back under another registration (7.1, 6.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from millwheel.coordination.contract import CoordinatorUnavailableError, Put
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.core.catalog_keys import worker_key
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.worker.shell.registration import Registration
+
+KEY = worker_key("w1")
+TTL = 0.3
+
+
+class Rig:
+    def __init__(self, coordinator: MemoryCoordinator) -> None:
+        self.coordinator = coordinator
+        self.lapses = 0
+        self.registration = Registration(coordinator, "w1", "10.0.0.1:7433", TTL, self._lapsed)
+
+    async def _lapsed(self) -> None:
+        self.lapses += 1
+
+    async def created(self) -> int:
+        entry = await self.coordinator.get(KEY)
+        return 0 if entry is None else entry.created
+
+    async def registered_after(self, revision: int) -> int:
+        async with asyncio.timeout(5):
+            while True:
+                created = await self.created()
+                if created > revision:
+                    return created
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def registered(coordinator: MemoryCoordinator) -> AsyncIterator[Rig]:
+    rig = Rig(coordinator)
+    await rig.registration.start()
+    try:
+        yield rig
+    finally:
+        await rig.registration.close()
+
+
+async def test_a_worker_stays_registered_beyond_its_lease_and_leaves_at_once() -> None:
+    coordinator = MemoryCoordinator()
+    async with registered(coordinator) as rig:
+        entry = await coordinator.get(KEY)
+        assert entry is not None
+        record = catalog.WorkerRecord.FromString(entry.value)
+        assert (record.endpoint.worker_id, record.endpoint.address) == ("w1", "10.0.0.1:7433")
+        await asyncio.sleep(TTL * 3)
+        assert await rig.created() == entry.created
+        assert rig.lapses == 0
+    assert await coordinator.get(KEY) is None
+    await coordinator.close()
+
+
+async def test_7_1_a_lease_that_has_ended_costs_the_intervals_and_brings_another_registration() -> None:
+    coordinator = MemoryCoordinator()
+    async with registered(coordinator) as rig:
+        entry = await coordinator.get(KEY)
+        assert entry is not None
+        await coordinator.revoke_lease(entry.lease)
+        assert await rig.registered_after(entry.created) > entry.created
+        assert rig.lapses == 1
+    await coordinator.close()
+
+
+async def test_giving_up_the_registration_does_the_same_at_once() -> None:
+    coordinator = MemoryCoordinator()
+    async with registered(coordinator) as rig:
+        before = await rig.created()
+        began = asyncio.get_running_loop().time()
+        rig.registration.renew_from_scratch()
+        rig.registration.renew_from_scratch()
+        after = await rig.registered_after(before)
+        assert asyncio.get_running_loop().time() - began < TTL / 3
+        assert rig.lapses == 1
+        await asyncio.sleep(TTL)
+        assert await rig.created() == after, "asked twice at once, done once"
+    await coordinator.close()
+
+
+async def test_a_coordinator_that_is_away_is_waited_for() -> None:
+    class Away(MemoryCoordinator):
+        failures = 0
+
+        async def grant_lease(self, ttl: float) -> int:
+            if self.failures:
+                self.failures -= 1
+                raise CoordinatorUnavailableError("no quorum")
+            return await super().grant_lease(ttl)
+
+        async def revoke_lease(self, lease: int) -> None:
+            if self.failures:
+                self.failures -= 1
+                raise CoordinatorUnavailableError("no quorum")
+            await super().revoke_lease(lease)
+
+    coordinator = Away()
+    await coordinator.transact((), [Put("other", b"")])
+    async with registered(coordinator) as rig:
+        before = await rig.created()
+        coordinator.failures = 3
+        rig.registration.renew_from_scratch()
+        assert await rig.registered_after(before) > before
+    await coordinator.close()

@@ -1,0 +1,86 @@
+"""Deliveries survive the wire, and what is malformed is refused by name (delivery.proto)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.worker.dedup import BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender
+from millwheel.worker.messages import Delivery
+from millwheel.worker.shell.wire import decode_delivery, encode_delivery
+
+NAMES = st.text(max_size=8)
+TIMES = st.integers(MIN_TIMESTAMP, MAX_TIMESTAMP)
+POSITIONS = st.integers(0, 2**64 - 1)
+IDS = st.binary(min_size=16, max_size=16)
+
+
+@st.composite
+def intervals(draw: st.DrawFn) -> KeyInterval:
+    start, end = draw(st.binary(max_size=4)), draw(st.none() | st.binary(min_size=1, max_size=4))
+    return KeyInterval(start, end if end is None or start < end else None)
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> Delivery:
+    count = draw(st.integers(0, 5))
+
+    def column(values: st.SearchStrategy[int]) -> list[int]:
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    def blobs(values: st.SearchStrategy[bytes]) -> list[bytes]:
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    kinds: list[DeliveryIds] = [
+        PositionIds(draw(NAMES), draw(POSITIONS), column(POSITIONS), draw(st.lists(POSITIONS, max_size=3))),
+        OpaqueIds(blobs(IDS)),
+        BatchIds(draw(NAMES), draw(st.integers(0, 2**63 - 1)), blobs(IDS)),
+    ]
+    ids = draw(st.sampled_from(kinds))
+    keys = draw(st.none() | intervals())
+    marks = st.none() | TIMES
+    sender = Sender(draw(NAMES), draw(st.integers(0, 2**64 - 1)), keys, draw(NAMES), draw(marks), draw(marks))
+    binary = st.binary(max_size=6)
+    return Delivery(
+        draw(NAMES), draw(NAMES), draw(NAMES), sender, ids, blobs(binary), blobs(binary), column(TIMES), token=5
+    )
+
+
+@given(deliveries())
+def test_a_delivery_is_the_same_after_the_wire(sent: Delivery) -> None:
+    request = wire.DeliverRequest.FromString(encode_delivery(sent, 9).SerializeToString())
+    got = decode_delivery(request, "channel")
+    assert (got.token, got.channel) == (9, "channel")
+    for name in ("consumer", "journal", "stream", "sender", "ids", "keys", "values", "timestamps"):
+        assert getattr(got, name) == getattr(sent, name), name
+
+
+def well_formed() -> wire.DeliverRequest:
+    request = wire.DeliverRequest(token=1, keys=[b"a"], values=[b"v"], timestamps_us=[1])
+    request.positions.positions.append(1)
+    return request
+
+
+def test_what_is_malformed_is_named() -> None:
+    spoilt: list[tuple[Callable[[wire.DeliverRequest], None], str]] = [
+        (lambda one: one.keys.append(b"b"), "2 keys, 1 values"),
+        (lambda one: one.timestamps_us.append(5), "2 timestamps"),
+        (lambda one: one.positions.positions.append(5), "2 ids"),
+        (lambda one: one.ClearField("positions"), "set positions, opaque or batch"),
+        (lambda one: one.opaque.MergeFrom(wire.OpaqueIds(ids=b"short")), "16-byte ids"),
+    ]
+    for spoil, part in spoilt:
+        request = well_formed()
+        spoil(request)
+        with pytest.raises(ValueError, match=part):
+            decode_delivery(request, None)
+    request = well_formed()
+    request.sender.keys.start, request.sender.keys.end = b"z", b"a"
+    with pytest.raises(ValueError, match="z"):
+        decode_delivery(request, None)
