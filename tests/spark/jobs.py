@@ -1,0 +1,96 @@
+"""What the tests run on Spark: trips in files, a file for each micro-batch.
+
+``python -m tests.spark.jobs ADDRESS PLACE`` is a driver of its own, which can be killed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from millwheel.injectors.spark import finish_stream
+from tests.spark.faults import Faulty
+
+__all__ = ["COLUMNS", "DAY", "options_for", "session", "start", "write_trips"]
+
+COLUMNS = "id string, city string, at long, load double, when timestamp"
+DAY = 86_400_000_000
+"""Microseconds."""
+
+
+def session() -> SparkSession:
+    """A small local session."""
+    spark = (
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.driver.memory", "768m")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "America/New_York")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
+        .config("spark.sql.streaming.commitProtocol", "v1")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def write_trips(place: Path, numbers: Iterable[int], name: str) -> None:
+    """A file of trips, each an hour after the one before."""
+    place.mkdir(exist_ok=True, parents=True)
+    at = [number * DAY // 24 for number in numbers]
+    table = pa.table(
+        {
+            "id": [f"trip-{number}" for number in numbers],
+            "city": [("oslo", "rome")[number % 2] for number in numbers],
+            "at": at,
+            "load": [number / 2 for number in numbers],
+            "when": pa.array(at, pa.timestamp("us", tz="UTC")),
+        }
+    )
+    # Two row groups: a file of some size becomes two partitions.
+    pq.write_table(table, place / f"{name}.parquet", row_group_size=max(1, len(at) // 2))
+
+
+def options_for(address: str, **more: str) -> dict[str, str]:
+    """The sink's options for trips."""
+    columns = {"id_column": "id", "timestamp_column": "when", "allowed_delay": "1 day"}
+    return {"address": address, "stream": "trips", **columns, **more}
+
+
+def start(spark: SparkSession, place: Path, options: dict[str, str], form: str) -> StreamingQuery:
+    """A query over the files of ``place/in``, one for each micro-batch in the order of their names, to their end."""
+    trips = (
+        spark.readStream.schema(COLUMNS)
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(place / "in"))
+        .repartition(2)
+    )  # fmt: skip
+    return (
+        trips.writeStream.format(form)
+        .options(**options)
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def main(address: str, place: str) -> None:
+    """Run the query to its end, and the stream's."""
+    spark = session()
+    spark.dataSource.register(Faulty)
+    options = options_for(address)
+    query = start(spark, Path(place), options, "millwheel-faulty")
+    query.awaitTermination()
+    finish_stream(query, options)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

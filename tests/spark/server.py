@@ -1,0 +1,84 @@
+"""A server with the topology of trips, in a process of its own, and what can be read from it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from millwheel.cli.loading import load
+from millwheel.client.control import ControlClient
+from millwheel.client.subscription import From, Subscription
+from millwheel.injectors.spark.loop import run
+from tests.spark.trips import Seen
+
+__all__ = ["TripServer"]
+
+_MAIN = "from millwheel.cli.main import main; main()"
+
+
+class TripServer:
+    """``millwheel server start-dev`` with one topology; use it as ``with``."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self.address = ""
+
+    def __enter__(self) -> TripServer:
+        arguments = ["server", "start-dev", "--port", "0", "--intervals", "3", "--db", str(self._place / "db")]
+        with (self._place / "server.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _MAIN, *arguments], stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line.startswith("millwheel is ready at "), (self._place / "server.log").read_text()
+        self.address = line.removeprefix("millwheel is ready at ").partition(";")[0].strip()
+        run(self._submit())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+    async def _submit(self) -> None:
+        # Out of the tests' package, for only the module itself is the topology's code.
+        copy = shutil.copy(Path(__file__).with_name("trips.py"), self._place / "trips_topology.py")
+        packaged = load(f"{copy}:trips")
+        async with ControlClient(self.address, patience=10.0) as client:
+            await client.upload_package(packaged.package.digest, packaged.package.data)
+            await client.submit(packaged.spec())
+
+    def effects(self, stream: str = "seen") -> list[Seen]:
+        """Every record of a stream that has ended."""
+
+        async def read() -> list[Seen]:
+            found: list[Seen] = []
+            options = {"start": From.OLDEST, "address": self.address, "record_type": Seen, "until_end": True}
+            async with Subscription(stream, **options) as subscription:  # type: ignore[arg-type]
+                async for batch in subscription:
+                    found += batch.values
+            return found
+
+        return run(read())
+
+    def cursor(self, query: str) -> int:
+        """The last batch of ``query`` that is in."""
+
+        async def ask() -> int:
+            async with ControlClient(self.address) as client:
+                return await client.batch_cursor(f"{query}/trips")
+
+        return run(ask())
+
+    def watermark(self, process: str = "spark") -> int:
+        """What the injector process has published, in microseconds."""
+
+        async def ask() -> int:
+            async with ControlClient(self.address) as client:
+                return next(one.watermark_us for one in await client.list_injectors("trips") if one.process == process)
+
+        return run(ask())

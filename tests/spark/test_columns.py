@@ -1,0 +1,109 @@
+"""Arrow batches as records, against what Arrow itself says of each row. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+
+from millwheel.core.time import MAX_TIMESTAMP, from_datetime
+from millwheel.injectors.spark.columns import RowReader
+from millwheel.injectors.spark.errors import RowError
+from millwheel.injectors.spark.options import SinkOptions
+
+OPTIONS = SinkOptions("flights", "id", "at", watermark_column="known")
+TIME = pa.timestamp("us", tz="America/New_York")
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("at", TIME),
+        ("known", pa.int64()),
+        ("n", pa.float64()),
+        ("times", pa.list_(TIME)),
+        ("nested", pa.struct([("t", TIME), ("text", pa.string())])),
+        ("named", pa.map_(pa.string(), TIME)),
+    ]
+)
+moments = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)).map(lambda one: one.replace(tzinfo=UTC))
+rows = st.fixed_dictionaries(
+    {
+        "id": st.text(min_size=1),
+        "at": moments,
+        "known": st.integers(-(2**62), 2**62),
+        "n": st.none() | st.floats(allow_nan=False),
+        "times": st.none() | st.lists(st.none() | moments, max_size=3),
+        "nested": st.none() | st.fixed_dictionaries({"t": st.none() | moments, "text": st.text()}),
+        "named": st.none() | st.dictionaries(st.text(), st.none() | moments, max_size=2),
+    }
+)
+
+
+def plain(value: Any) -> Any:
+    """A value by the sink's rules, one at a time."""
+    if isinstance(value, datetime):
+        return from_datetime(value)
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list) else value
+
+
+def arrow(given_rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Rows as Spark hands them over."""
+    cells = [{**row, "named": None if row["named"] is None else [*row["named"].items()]} for row in given_rows]
+    return pa.RecordBatch.from_pylist(cells, SCHEMA)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(rows, min_size=1, max_size=4), st.lists(rows, min_size=1, max_size=4))
+def test_rows_become_mappings_with_times_in_microseconds(
+    first: list[dict[str, Any]], second: list[dict[str, Any]]
+) -> None:
+    reader = RowReader(OPTIONS, 0)
+    for start, some in ((0, first), (len(first), second)):
+        read = reader.read(arrow(some))
+        assert read.values == [plain(row) for row in some]
+        assert read.ids == [row["id"] for row in some]
+        assert read.timestamps == [from_datetime(row["at"]) for row in some]
+        assert read.newest == max(row["known"] for row in some)
+        assert read.first_row == start
+
+
+ROW = {
+    "id": "a", "at": datetime(2026, 1, 1, tzinfo=UTC), "known": 5, "n": 1.0, "times": [], "nested": None, "named": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"id": None}, r"stream 'flights': the row \(row 13 of partition 4\): column 'id': the id is null"),
+        ({"id": ""}, r"the row with id '' \(row 13 of partition 4\): column 'id': the id is ''"),
+        ({"at": None}, r"the row with id 'a' \(row 13 of partition 4\): column 'at': the time is null"),
+        ({"known": None}, r"the row with id 'a' .*column 'known': the time is null"),
+        ({"known": MAX_TIMESTAMP}, r"column 'known': the time is 9223372036854775807"),
+    ],
+)
+def test_a_row_that_cannot_be_a_record_is_named(change: dict[str, Any], message: str) -> None:
+    reader = RowReader(OPTIONS, 4)
+    reader.read(arrow([ROW] * 10))
+    with pytest.raises(RowError, match=message):
+        reader.read(arrow([ROW, ROW, ROW, {**ROW, **change}, ROW]))
+
+
+@pytest.mark.parametrize(("kind", "ids"), [(pa.int32(), [7, -8]), (pa.binary(), [b"\x00", b"x"])])
+def test_ids_may_be_numbers_or_bytes(kind: pa.DataType, ids: list[Any]) -> None:
+    batch = pa.record_batch([pa.array(ids, kind), pa.array([1, 2])], names=["id", "at"])
+    read = RowReader(SinkOptions("flights", "id", "at"), 0).read(batch)
+    assert (read.ids, read.newest) == (ids, 2)
+
+
+def test_times_before_1970_are_negative() -> None:
+    at = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(microseconds=1)
+    assert RowReader(OPTIONS, 0).read(arrow([{**ROW, "at": at}])).timestamps == [-1]

@@ -1,0 +1,186 @@
+"""Streaming queries into a real server: exactly once, whatever dies between Spark and MillWheel (design §9; 5.2).
+
+One query at a time, on one session; each test has a server of its own. That every id has one effect says that
+nothing came twice, and nothing is lost; that none was late says that no watermark passed a batch under way (G7).
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.injectors.spark import SinkError, finish_stream
+from tests.spark.faults import arm, disarm
+from tests.spark.jobs import DAY, options_for, start, write_trips
+from tests.spark.server import TripServer
+
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.usefixtures("accidents"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+FAULTY = "millwheel-faulty"
+
+
+def run(spark: SparkSession, server: TripServer, place: Path, form: str = FAULTY) -> None:
+    """One life of the query, to the end of its files."""
+    start(spark, place, options_for(server.address), form).awaitTermination()
+
+
+def finish(spark: SparkSession, server: TripServer, place: Path) -> None:
+    """The last life of the query, and the end of the stream."""
+    options = options_for(server.address)
+    query = start(spark, place, options, "millwheel")
+    query.awaitTermination()
+    finish_stream(query, options)
+
+
+def check(server: TripServer, count: int) -> None:
+    """Trips 0 to ``count`` took effect, each once and none late, at the consumer keyed by a field and at the other."""
+    found = sorted((seen.id, seen.nth, seen.at, seen.late) for seen in server.effects())
+    assert found == sorted((f"trip-{n}", 1, n * DAY // 24, False) for n in range(count))
+    cities = sorted(seen.nth for seen in server.effects("cities") if seen.id.startswith("OSLO"))
+    of_length = [len(f"trip-{n}") for n in range(0, count, 2)]
+    assert cities == sorted(nth + 1 for length in set(of_length) for nth in range(of_length.count(length)))
+
+
+def query_id(place: Path) -> str:
+    """The query's id, as its checkpoint has it."""
+    return re.findall(r'"id":"([^"]+)"', (place / "checkpoint" / "metadata").read_text())[0]
+
+
+def test_g1_g7_rows_take_effect_once_and_the_watermark_follows_each_batch_5_2(
+    spark: SparkSession, server: TripServer, tmp_path: Path
+) -> None:
+    write_trips(tmp_path / "in", range(600), "0")
+    query = start(spark, tmp_path, options_for(server.address), "millwheel")
+    with pytest.raises(SinkError, match="still runs"):
+        finish_stream(query, options_for(server.address))
+    query.awaitTermination()
+    assert server.watermark() == 599 * DAY // 24 - DAY, "the newest row less the allowed delay"
+    assert server.cursor(query_id(tmp_path)) == 0
+    write_trips(tmp_path / "in", range(600, 700), "1")
+    run(spark, server, tmp_path, "millwheel")
+    assert server.watermark() == 699 * DAY // 24 - DAY
+    assert server.cursor(query_id(tmp_path)) == 1
+    finish(spark, server, tmp_path)
+    finish_stream(query, options_for(server.address))
+    assert server.watermark() == MAX_TIMESTAMP
+    check(server, 700)
+
+
+def test_g1_a_task_that_is_killed_is_tried_again_6_1_1(spark: SparkSession, server: TripServer, tmp_path: Path) -> None:
+    write_trips(tmp_path / "in", range(400), "0")
+    arm("die-midway")
+    arm("die-acked")
+    run(spark, server, tmp_path)
+    finish(spark, server, tmp_path)
+    check(server, 400)
+
+
+def test_g1_copies_of_a_task_side_by_side_count_once_6_1_1(
+    spark: SparkSession, server: TripServer, tmp_path: Path
+) -> None:
+    for number in range(2):
+        write_trips(tmp_path / "in", range(number * 300, number * 300 + 300), str(number))
+    arm("twice.always")
+    run(spark, server, tmp_path)
+    finish(spark, server, tmp_path)
+    check(server, 600)
+
+
+@pytest.mark.parametrize("moment", ["die-uncommitted", "die-before-cursor", "die-committed-0"])
+def test_g1_g7_a_batch_whose_commit_dies_is_replayed_without_effect_9(
+    spark: SparkSession, server: TripServer, tmp_path: Path, moment: str
+) -> None:
+    write_trips(tmp_path / "in", range(200), "0")
+    write_trips(tmp_path / "in", range(200, 400), "1")
+    arm(moment)
+    with pytest.raises(StreamingQueryException):
+        run(spark, server, tmp_path)
+    assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")), "Spark has committed nothing"
+    assert server.cursor(query_id(tmp_path)) == (0 if moment == "die-committed-0" else -1)
+    published = 199 * DAY // 24 - DAY
+    assert server.watermark() == (MIN_TIMESTAMP if moment == "die-uncommitted" else published)
+    arm("reorder.always")
+    run(spark, server, tmp_path)
+    finish(spark, server, tmp_path)
+    check(server, 400)
+
+
+def test_g1_an_old_batch_that_comes_again_in_another_order_has_no_effect_9(
+    spark: SparkSession, server: TripServer, tmp_path: Path
+) -> None:
+    for number in range(3):
+        write_trips(tmp_path / "in", range(number * 200, number * 200 + 200), str(number))
+    run(spark, server, tmp_path)
+    assert server.cursor(query_id(tmp_path)) == 2
+    for number in (1, 2):
+        (tmp_path / "checkpoint" / "commits" / str(number)).unlink()
+    (tmp_path / "checkpoint" / "offsets" / "2").unlink()
+    for crumbs in (tmp_path / "checkpoint").rglob(".*.crc"):
+        crumbs.unlink()
+    # Without the cursor only what the receivers know is left: batch 1 is below the floor, of batch 2 they have the ids.
+    arm("blind.always")
+    arm("reorder.always")
+    run(spark, server, tmp_path)
+    assert (tmp_path / "checkpoint" / "commits" / "2").exists()
+    assert server.cursor(query_id(tmp_path)) == 2, "a cursor never goes back"
+    disarm()
+    finish(spark, server, tmp_path)
+    check(server, 600)
+
+
+def test_g1_a_driver_killed_between_our_commit_and_sparks_resumes_from_its_checkpoint_9(
+    spark: SparkSession, server: TripServer, tmp_path: Path
+) -> None:
+    for number in range(3):
+        write_trips(tmp_path / "in", range(number * 100, number * 100 + 100), str(number))
+    command = [sys.executable, "-m", "tests.spark.jobs", server.address, str(tmp_path)]
+    log = (tmp_path / "driver.log").open("wb")
+    with log, subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True) as driver:
+        arm("die-committed-1", str(driver.pid))
+        assert driver.wait(timeout=120) == -signal.SIGKILL, (tmp_path / "driver.log").read_text()[-4_000:]
+    assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
+    assert server.cursor(query_id(tmp_path)) == 1
+    run(spark, server, tmp_path)
+    finish(spark, server, tmp_path)
+    check(server, 300)
+
+
+def test_two_queries_under_one_process_name_do_not_go_on_side_by_side_5_2(
+    spark: SparkSession, server: TripServer, tmp_path: Path
+) -> None:
+    """Two promises under one name would be one lie: tasks whose process has a successor are refused."""
+    from millwheel.client.injector import BatchOf
+    from millwheel.injectors.spark.driver import announce
+    from millwheel.injectors.spark.loop import run as do
+    from millwheel.injectors.spark.options import parse_options
+    from millwheel.injectors.spark.tasks import _open
+
+    options = parse_options(options_for(server.address))
+    older = announce(options)
+    newer = announce(options)
+    assert newer > older
+
+    async def send(sequencer: int) -> None:
+        injector = await _open(options, sequencer)
+        rows = [{"id": "a", "city": "rome", "at": 1}]
+        await injector.send_many(rows, [1], ids=["a"], batch=BatchOf("q", 0), keys={"trips/per-city": ["k"]})
+        try:
+            await injector.flush()
+        finally:
+            await injector.close()
+
+    do(send(newer))
+    with pytest.raises(Exception, match="has a successor"):
+        do(send(older))
