@@ -13,6 +13,7 @@ import millwheel as mw
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
+from millwheel.core.limits import MAX_DELIVERED_BYTES
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import delivery_pb2 as wire
@@ -40,7 +41,7 @@ async def test_malformed_requests_are_answered_one_by_one_and_harm_nobody_else(s
     bad_keys = raw.request([b"a"], [good], token=5)
     bad_keys.sender.keys.start, bad_keys.sender.keys.end = b"z", b"a"
     long_key = raw.request([b"k" * 5_000], [good], token=6)
-    long_value = raw.request([b"a"], [bytes((1 << 20) + 1)], token=7)
+    long_value = raw.request([b"a"], [bytes(MAX_DELIVERED_BYTES + 1)], token=7)
     fine = raw.request([b"good"], [good], token=8)
     answers = await raw.deliver(unequal, unmarked, elsewhere, wrong_stream, bad_keys, long_key, long_value, fine)
     told = {token: (answer.outcome, answer.message) for token, answer in answers.items()}
@@ -50,7 +51,7 @@ async def test_malformed_requests_are_answered_one_by_one_and_harm_nobody_else(s
         (4, "does not consume stream 'whispered'"),
         (5, "z"),
         (6, "a key of 5,000 bytes; the limit is 4,096"),
-        (7, "a value of 1,048,577 bytes; the limit is 1,048,576"),
+        (7, "a value of 1,114,113 bytes; the limit is 1,114,112"),
     ]:
         assert told[token][0] == wire.DELIVERY_OUTCOME_INVALID, told[token]
         assert part in told[token][1]
