@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from millwheel.injectors.spark.options import SinkOptions
 from millwheel.sdk.errors import MillwheelError
 
 __all__ = ["SOURCE", "TaskReport", "micro_batch", "write_partition"]
+
+log = logging.getLogger("millwheel.spark")
 
 SOURCE = "spark"
 """Within what the ids of rows are unique, beside their stream, query and batch: one and the same, so that a replay
@@ -105,7 +108,14 @@ async def _prepare(options: SinkOptions, batch: BatchOf) -> CodeKeys | None:
     take a replay for news.
     """
     async with ControlClient(options.address, patience=options.patience) as client:
-        if await client.batch_cursor(batch.query) >= batch.batch:
+        cursor = await client.batch_cursor(batch.query)
+        if cursor > batch.batch:
+            log.warning(
+                "batch %d of %r is in, as are those up to %d: its rows are not sent. Spark itself repeats only the last "
+                "batch: if this checkpoint was set back, what is new in its batches is lost; begin with a new checkpoint",
+                batch.batch, batch.query, cursor,
+            )  # fmt: skip
+        if cursor >= batch.batch:
             return None
         return await find_code_keys(client, options.stream)
 
