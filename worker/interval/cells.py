@@ -17,6 +17,9 @@ __all__ = ["CELL_OVERHEAD", "CellCache", "KeyCell"]
 CELL_OVERHEAD: Final = 400
 """Bytes counted for a cell beside its state: dict slots, key, the cell object, a small decoded state."""
 
+_LOOK: Final = 64
+"""Cells that a call of ``evict`` may cost, on average, while nothing can go."""
+
 _DECODED_FACTOR: Final = 3
 """A decoded state is counted as this many times its encoded size, the encoded bytes included."""
 
@@ -47,8 +50,8 @@ class CellCache:
         self.misses = 0
         self._cells: dict[bytes, KeyCell] = {}
         self._dirty: dict[bytes, KeyCell] = {}
-        self._try_at = limit_bytes
-        """Bytes held at which an eviction is worth another look at every cell."""
+        self._skip = 0
+        """Calls of ``evict`` until a look at every cell may be worth its while again."""
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -62,14 +65,19 @@ class CellCache:
         return len(self._dirty)
 
     @property
+    def bytes_pinned(self) -> int:
+        """What pinned cells hold, about: their share of all."""
+        return self.bytes_held * len(self._dirty) // max(1, len(self._cells))
+
+    @property
     def crowded(self) -> bool:
-        """Over the limit, and mostly with pinned cells: their rows should be flushed now."""
-        return self.bytes_held > self.limit_bytes and 2 * len(self._dirty) > len(self._cells)
+        """Over the limit, for a good part with pinned cells: their rows should be flushed now."""
+        return self.bytes_held > self.limit_bytes and 2 * self.bytes_pinned > self.limit_bytes
 
     @property
     def overfull(self) -> bool:
-        """So far over the limit that nothing should be run that can wait (G13)."""
-        return self.bytes_held > 2 * self.limit_bytes and bool(self._dirty)
+        """Pinned cells alone are over the limit: nothing should be run that can wait (G13)."""
+        return self.bytes_held > self.limit_bytes and self.bytes_pinned > self.limit_bytes
 
     def cached(self) -> Mapping[bytes, KeyCell]:
         """The cells by key, to look up many at a time; a key that is not among them goes to ``get``."""
@@ -116,11 +124,7 @@ class CellCache:
             if cell is not None and cell.dirty == commit:
                 cell.dirty = 0
                 del self._dirty[key]
-        self._try_at = self.limit_bytes
-
-    def oldest_dirty(self) -> int | None:
-        """The least commit that some pinned cell's row may lack."""
-        return min((cell.dirty for cell in self._dirty.values()), default=None)
+        self._skip = 0
 
     def items(self) -> Iterator[tuple[bytes, KeyCell]]:
         """Every cell."""
@@ -133,10 +137,13 @@ class CellCache:
         whose timers are farthest off, then the rest: a key that waits for its window's end is,
         however recently it was written, what will be read last (8.3).
         """
-        if self.bytes_held <= max(self.limit_bytes, self._try_at):
+        if self.bytes_held <= self.limit_bytes:
             return 0
-        # What cannot go now makes the next look wait for a flush, or for more to have come: a look costs every cell.
-        self._try_at = self.bytes_held + self.limit_bytes // 10
+        if self._skip > 0:
+            self._skip -= 1
+            return 0
+        # A look costs every cell: where it leaves too much, the next comes after a flush, or a while.
+        self._skip = len(self._cells) // _LOOK
         excess = self.bytes_held - self.limit_bytes * 9 // 10
         candidates = [(key, cell) for key, cell in self._cells.items() if not cell.dirty and key not in busy]
         if not candidates:
@@ -159,6 +166,6 @@ class CellCache:
             self.bytes_held -= len(key) + len(cell.encoded) * _DECODED_FACTOR + CELL_OVERHEAD
             evicted += 1
         if self.bytes_held <= self.limit_bytes:
-            self._try_at = self.limit_bytes
+            self._skip = 0
         self.evicted = True
         return evicted

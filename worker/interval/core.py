@@ -236,6 +236,8 @@ class IntervalCore:
 
     def _pump(self, out: list[Instruction]) -> None:
         state, runner, commits = self.state, self._runner, self._commits
+        if state.cells.bytes_held > state.cells.limit_bytes:
+            state.cells.evict(_Busy(runner, state), state.next_timer)
         while True:
             self._advance_watermark()
             if not self._parking.stopped:
@@ -243,8 +245,6 @@ class IntervalCore:
             commits.settle_weak(out)
             if not commits.try_commit(out):
                 break
-        if state.cells.bytes_held > state.cells.limit_bytes:
-            state.cells.evict(_Busy(runner, state), state.next_timer)
         if runner.to_read:
             out.append(ReadStates(state.config.computation, runner.to_read))
             runner.to_read = []

@@ -58,7 +58,8 @@ class Receiving(Judging):
         intake, settings = state.intake, state.settings
         full = intake.records >= settings.queue_records or intake.bytes >= settings.queue_bytes
         if full and delivery.stream not in state.config.feedback:
-            bound = max(min(intake.pending.min(), max(delivery.timestamps)), state.inputs.value)
+            # What holds the watermark back is always admitted: its sender's broadcast value waits for it.
+            bound = state.inputs.value
             ahead = [index for index in fresh if delivery.timestamps[index] > bound]
             if ahead:
                 if verdict is not None:

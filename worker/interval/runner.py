@@ -96,11 +96,9 @@ class Runner:
         intake = self.state.intake
         line = intake.line
         while line and not self.full():
-            chunk = line[0]
-            if not ahead_allowed:
-                chunk = min(line, key=lambda one: one.receipt.held)
-                if chunk.receipt.held > intake.pending.min():
-                    return
+            chunk = line[0] if ahead_allowed else self._holding()
+            if chunk is None:
+                return
             self._run_chunk(chunk)
             if chunk.cursor >= len(chunk.indexes):
                 if chunk is line[0]:
@@ -109,6 +107,15 @@ class Runner:
                     line.remove(chunk)
             if not ahead_allowed:
                 return
+
+    def _holding(self) -> Chunk | None:
+        """A chunk in line that holds the watermark back, or closes a cycle, which would else wait for itself."""
+        state = self.state
+        chunk = min(state.intake.line, key=lambda one: one.receipt.held)
+        if chunk.receipt.held <= state.inputs.value:
+            return chunk
+        feedback = state.config.feedback
+        return next((one for one in state.intake.line if one.receipt.delivery.stream in feedback), None)
 
     def _room(self, receipt: Receipt) -> int:
         """How many records of a delivery may be run before the bounds are looked at again; at least one."""

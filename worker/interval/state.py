@@ -65,7 +65,7 @@ class IntervalConfig:
     dead_letters: str = ""
     """The stream that dead letters go to."""
     feedback: frozenset[str] = frozenset()
-    """Input streams that close a cycle: what comes over them is always admitted."""
+    """Input streams that close a cycle: what comes over them is always admitted and run."""
     settings: Settings = field(default_factory=Settings)
 
 

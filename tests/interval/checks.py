@@ -1,0 +1,123 @@
+"""What must be true of a world that has become quiet: compared with a model that knows no failures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.store.contract import JournalHead
+from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval.recovery import recover
+from millwheel.worker.interval.state import effective_hold
+from millwheel.worker.messages import Opened
+from tests.interval.programs import Event, Outside, end_of
+from tests.interval.world import World, now_of
+
+__all__ = ["check_counts", "check_order", "check_quiet", "check_soft_state"]
+
+
+def check_quiet(world: World) -> None:
+    """Nothing is left anywhere, and every watermark has reached plus infinity (G8)."""
+    assert world.unacked == {}
+    for owner in world.current.values():
+        state = owner.core.state
+        assert (state.output, state.watermark) == (MAX_TIMESTAMP, MAX_TIMESTAMP), owner.journal
+        intake, outbox = state.intake, state.outbox
+        assert (intake.records, intake.bytes, len(intake.pending)) == (0, 0, 0), owner.journal
+        assert not intake.line
+        assert not intake.parked
+        assert not intake.ready
+        assert (outbox.records, outbox.bytes, len(outbox), len(outbox.pending)) == (0, 0, 0, 0), owner.journal
+        assert state.dedup.pending_ids == 0
+        assert state.sealed == state.committed
+        assert len(state.timers[False]) == len(state.timers[True]) == 0
+        assert len(state.hold_times) == 0, owner.journal
+        assert state.cells.bytes_held == sum(
+            len(key) + len(cell.encoded) * 3 + 400 for key, cell in state.cells.items()
+        )
+    assert all(value == MAX_TIMESTAMP for value in world.broadcast.values())
+
+
+def _states(world: World, core: IntervalCore, computation: str) -> dict[bytes, bytes]:
+    keys = core.state.config.keys
+    rows = now_of(world.store.scan_states(computation, keys, None, 10_000))
+    found = {row.key: row.blob for row in rows}
+    found |= {key: cell.encoded for key, cell in core.state.cells.items()}
+    return {key: blob for key, blob in found.items() if blob}
+
+
+def check_soft_state(world: World) -> None:
+    """What each owner has in memory is what a takeover would read now (G12). Holds between commits, too."""
+    for journal, owner in world.current.items():
+        config = owner.core.state.config
+        head: JournalHead = now_of(world.store.read_head(journal))
+        if owner.dead or owner.core.phase.name != "SERVING" or head.commit != owner.core.state.sealed:
+            continue
+        blobs = now_of(world.store.read_parts(journal, head.parts))
+        entries = now_of(world.store.read_entries(journal, head.floor + 1, head.commit))
+        fresh = world.core(config.computation, config.keys, journal, 1 << 40)
+        recover(fresh.state, Opened(head, dict(zip(head.parts, blobs, strict=True)), entries))
+        mine, theirs = owner.core.state, fresh.state
+        assert _states(world, owner.core, config.computation) == _states(world, fresh, config.computation), journal
+        for wall in (False, True):
+            assert sorted(mine.timers[wall].items()) == sorted(theirs.timers[wall].items()), journal
+        assert mine.holds == theirs.holds
+        stored = Counter(_productions(theirs))
+        assert not Counter(_productions(mine)) - stored, "every production that is pending is stored"
+        held = [effective_hold(one, wall) for wall in (False, True) for _, _, one in mine.timers[wall].items()]
+        expected = [*mine.holds.values(), *(hold for hold in held if hold is not None)]
+        assert theirs.hold_times.min() == min(expected, default=MAX_TIMESTAMP)
+        assert mine.hold_times.min() <= theirs.hold_times.min()
+        counts, stored_counts = mine.counts, theirs.counts
+        if mine.committed == head.commit:
+            assert (counts.records, counts.dead_letters) == (stored_counts.records, stored_counts.dead_letters)
+
+
+def _productions(state: Any) -> list[tuple[int, str, bytes]]:
+    return [(row[0], row[5][0][0], row[3]) for row in state.outbox.snapshot()]
+
+
+def _decoded(world: World, computation: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _, journal in world.slots[computation]:
+        core = world.current[journal].core
+        decode = core.state.program.state.decode
+        for key, blob in _states(world, core, computation).items():
+            found[key.decode()] = decode(blob)
+    return found
+
+
+def check_counts(world: World, outside: Outside, events: list[Event]) -> None:
+    """Each event counts once: in its key's log, in its group's, in its window; timers fire once each (G1, G6)."""
+    good = [event for event in events if event.kind != "poison"]
+    logs = _decoded(world, "mapper")
+    for key in {event.key for event in good}:
+        assert sorted(logs[key].names) == sorted(str(event.number) for event in good if event.key == key), key
+    groups = _decoded(world, "counter")
+    assert [wrong for seen in [*logs.values(), *groups.values()] for wrong in seen.wrong] == []
+    for group in {event.group for event in good}:
+        assert sorted(groups[group].names) == sorted(str(event.number) for event in good if event.group == group), group
+    letters = Counter(letter.key for stream, letter, _ in world.out if stream == "world.dead-letters")
+    poisoned = Counter(event.key for event in events if event.kind == "poison")
+    assert letters == poisoned
+    counted: Counter[tuple[str, str]] = Counter()
+    times: Counter[tuple[str, str]] = Counter()
+    for stream, value, _ in world.out:
+        if stream == "out" and value[0] != "ends":
+            counted[value[0], value[1]] += value[2]
+            times[value[0], value[1]] += 1
+    windows = Counter((event.group, str(end_of(event.time))) for event in good)
+    walls = Counter((event.group, f"wall {event.number}") for event in good if event.kind == "wall")
+    assert counted == windows + walls
+    if outside.on_time:
+        assert set(times.values()) <= {1}
+        ends = {f"end {event.key} {end_of(event.time)}" for event in good}
+        assert sorted(groups["ends"].names if ends else []) == sorted(ends)
+
+
+def check_order(world: World, events: list[Event]) -> None:
+    """Where the injector's deliveries arrive in order, each key's records are processed in order (G5)."""
+    for key, log in _decoded(world, "mapper").items():
+        mine = [str(event.number) for event in events if event.key == key and event.kind != "poison"]
+        assert log.names == mine

@@ -1,0 +1,172 @@
+"""What the simulated world runs: a mapper, and a counter of windows behind it, with every way to fail or wait."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import millwheel as mw
+from millwheel.core.time import Duration, Timestamp
+
+WINDOW = 10
+WALL_DELAY = 50
+
+
+@dataclass
+class Event:
+    """An injected record. ``kind``: plain, flaky (fails at first), poison (always fails), wall (a wall timer)."""
+
+    number: int
+    key: str
+    group: str
+    kind: str = "plain"
+    time: int = 0
+
+
+@dataclass
+class Item:
+    """What the mapper makes of an event, or of a window's end."""
+
+    name: str
+    group: str
+    kind: str
+    time: int
+
+
+@dataclass
+class Seen:
+    """A key's log: names of what was processed, in order, and counts by window."""
+
+    names: list[str] = field(default_factory=list)
+    windows: dict[int, int] = field(default_factory=dict)
+    fired: int = -(1 << 62)
+    wrong: list[str] = field(default_factory=list)
+    """What should never have been seen. In the state, since a zombie may read a row of its successor's: no harm
+    comes of that, because nothing of it can be committed."""
+
+    def expect(self, holds: bool, what: str) -> None:
+        if not holds:
+            self.wrong.append(what)
+
+
+@dataclass
+class Outside:
+    """What user code knows of the world beside MillWheel."""
+
+    broken: set[str] = field(default_factory=set)
+    on_time: bool = True
+    """Whether no late record has been injected."""
+
+    def fails_at_first(self, name: str) -> None:
+        if name not in self.broken:
+            self.broken.add(name)
+            raise RuntimeError(f"{name} is flaky")
+
+
+@types.coroutine
+def breath() -> Generator[None, None, None]:
+    """Let the world go on for a while."""
+    yield
+
+
+def end_of(stamp: int) -> int:
+    return stamp - stamp % WINDOW + WINDOW
+
+
+class Mapper(mw.Computation[Event, Seen]):
+    """Its productions depend on its input alone, as weak productions ask (6.1.3)."""
+
+    def __init__(self, outside: Outside) -> None:
+        self.outside = outside
+
+    def work(self, ctx: mw.Context[Seen], record: mw.Record[Event]) -> None:
+        event = record.value
+        ctx.state.expect(not (self.outside.on_time and record.late), f"event {event} late at {ctx.watermark}")
+        ctx.state.names.append(str(event.number))
+        ctx.produce("items", Item(str(event.number), event.group, event.kind, record.timestamp))
+        ctx.set_timer(Timestamp(end_of(record.timestamp)), str(end_of(record.timestamp)))
+        if event.kind == "flaky":
+            self.outside.fails_at_first(f"mapper {event.number}")
+        if event.kind == "poison":
+            raise ValueError("poison")
+
+    def process_record(self, ctx: mw.Context[Seen], record: mw.Record[Event]) -> Any:
+        self.work(ctx, record)
+
+    def process_timer(self, ctx: mw.Context[Seen], timer: mw.Timer) -> Any:
+        outside = self.outside
+        ctx.state.expect(ctx.watermark >= timer.timestamp, f"timer {timer} early at {ctx.watermark}")
+        ctx.state.expect(not outside.on_time or timer.timestamp >= ctx.state.fired, f"timer {timer} out of order")
+        ctx.state.fired = timer.timestamp
+        ctx.produce("items", Item(f"end {ctx.key} {timer.tag}", "ends", "plain", timer.timestamp))
+
+
+class AsyncMapper(Mapper):
+    """The same, waiting in between."""
+
+    async def process_record(self, ctx: mw.Context[Seen], record: mw.Record[Event]) -> None:
+        await breath()
+        self.work(ctx, record)
+        await breath()
+
+    async def process_timer(self, ctx: mw.Context[Seen], timer: mw.Timer) -> None:
+        await breath()
+        Mapper.process_timer(self, ctx, timer)
+
+
+class Counter(mw.Computation[Item, Seen]):
+    """Counts items by window, and rings wall timers."""
+
+    def __init__(self, outside: Outside) -> None:
+        self.outside = outside
+
+    def process_record(self, ctx: mw.Context[Seen], record: mw.Record[Item]) -> None:
+        item, state = record.value, ctx.state
+        ctx.state.expect(not (self.outside.on_time and record.late), f"item {item} late at {ctx.watermark}")
+        state.names.append(item.name)
+        end = end_of(record.timestamp)
+        state.windows[end] = state.windows.get(end, 0) + 1
+        ctx.set_timer(Timestamp(end), str(end))
+        if item.kind == "wall":
+            ctx.set_timer(Timestamp(ctx.now + WALL_DELAY), f"wall {item.name}", wall=True)
+        if item.kind == "flaky":
+            self.outside.fails_at_first(f"counter {item.name}")
+
+    def process_timer(self, ctx: mw.Context[Seen], timer: mw.Timer) -> None:
+        outside = self.outside
+        if timer.wall:
+            ctx.state.expect(ctx.now >= timer.timestamp, f"wall timer {timer} early at {ctx.now}")
+            ctx.produce("out", (ctx.key, timer.tag, 1))
+            return
+        ctx.state.expect(ctx.watermark >= timer.timestamp, f"timer {timer} early at {ctx.watermark}")
+        ctx.state.expect(not outside.on_time or timer.timestamp >= ctx.state.fired, f"timer {timer} out of order")
+        ctx.state.fired = timer.timestamp
+        ctx.produce("out", (ctx.key, timer.tag, ctx.state.windows.pop(timer.timestamp)))
+
+
+def topology(outside: Outside, *, strong: bool, waiting: bool, late: mw.Late = mw.Late.PROCESS) -> mw.Topology:
+    """events → mapper → items → counter → out."""
+    made = mw.Topology("world")
+    made.source("events", Event)
+    mapper: Mapper = AsyncMapper(outside) if waiting else Mapper(outside)
+    policy = mw.dead_letter(after=2, initial=Duration(3))
+    made.add(
+        mapper,
+        name="mapper",
+        inputs={"events": mw.key("key")},
+        outputs={"items": Item},
+        strong=strong,
+        straggler_delay=Duration(20),
+        on_failure=policy,
+        late=late,
+    )
+    made.add(
+        Counter(outside),
+        name="counter",
+        inputs={"items": mw.key("group")},
+        outputs={"out": tuple[str, str, int]},
+        on_failure=policy,
+    )
+    return made

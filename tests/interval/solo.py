@@ -1,0 +1,137 @@
+"""One interval core by itself: the test is the store, the network and the authority, one instruction at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+import millwheel as mw
+from millwheel.core.keys import ALL_KEYS
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.sdk.compiled import compile_computation
+from millwheel.sdk.context import OutputBinding
+from millwheel.store.contract import JournalHead, PartId
+from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.interval import IntervalConfig, IntervalCore, Settings
+from millwheel.worker.messages import (
+    Accepted,
+    Appended,
+    AppendEntry,
+    CheckSequence,
+    Delivery,
+    Opened,
+    Report,
+    Send,
+    SenderWatermarks,
+    SequenceChecked,
+)
+
+__all__ = ["INJECTOR", "Solo"]
+
+INJECTOR = "injector/in"
+T = TypeVar("T")
+
+
+class Solo:
+    """Runs ``computation``, which reads stream "in" of (key, what) pairs, by key, and writes "out", "other" and "late".
+
+    ``early`` events come before the journal has been read, which held ``entries`` on top of base ``parts``.
+    """
+
+    def __init__(
+        self,
+        computation: mw.Computation[Any, Any],
+        *,
+        settings: Settings | None = None,
+        entries: list[bytes] | None = None,
+        parts: dict[PartId, bytes] | None = None,
+        early: Sequence[Any] = (),
+        **options: Any,
+    ) -> None:
+        topology = mw.Topology("solo")
+        topology.source("in", tuple[str, str])
+        outputs = {"out": str, "other": str, "late": tuple[str, str]}
+        topology.add(
+            computation, name="solo", inputs={"in": mw.key(lambda value: value[0])}, outputs=outputs, **options
+        )
+        program = compile_computation(topology, "solo")
+
+        def route(stream: str) -> Any:
+            return lambda value: ((f"sink:{stream}", b""),)
+
+        bindings = {stream: OutputBinding(encode, route(stream)) for stream, encode in program.outputs.items()}
+        config = IntervalConfig(
+            "solo.1", "solo.1.j1", ALL_KEYS, 7, frozenset({INJECTOR}), {}, "solo.dead-letters",
+            settings=settings or Settings(),
+        )  # fmt: skip
+        self.core = IntervalCore(config, program, bindings, lambda consumer, key: f"{consumer}.j")
+        self.state = self.core.state
+        self.now = 1_000_000
+        self.entries = list(entries or [])
+        self.out: list[Any] = []
+        self.position = 0
+        self.output = int(MIN_TIMESTAMP)
+        self.core.start()
+        for event in early:
+            self.handle(event)
+        parts = parts or {}
+        self.handle(Opened(JournalHead(7, len(self.entries), 0, tuple(parts)), parts, self.entries))
+        self.handle(Accepted(MIN_TIMESTAMP))
+
+    def handle(self, event: Any) -> None:
+        """Have the core handle an event; what it asks for waits in ``out``."""
+        for instruction in self.core.handle(event, self.now):
+            if isinstance(instruction, Report):
+                assert instruction.output >= self.output, "an output watermark never goes back"
+                self.output = instruction.output
+            self.out.append(instruction)
+
+    def take(self, kind: type[T]) -> list[T]:
+        """The instructions of one kind that wait; they wait no more."""
+        found = [one for one in self.out if isinstance(one, kind)]
+        self.out = [one for one in self.out if not isinstance(one, kind)]
+        return found
+
+    def deliver(self, *records: tuple[str, str, int], watermark: int | None = None) -> Delivery:
+        """Deliver (key, what, timestamp) records together."""
+        first = self.position
+        self.position += len(records)
+        sender = Sender("injector/in/p", 1, None, INJECTOR, watermark)
+        delivery = Delivery(
+            "solo.1", "solo.1.j1", "in", sender, PositionIds("in/p", 0, list(range(first, self.position))),
+            [key.encode() for key, _, _ in records], [msgspec.msgpack.encode((key, what)) for key, what, _ in records],
+            [stamp for _, _, stamp in records], self.position,
+        )  # fmt: skip
+        self.handle(delivery)
+        for check in self.take(CheckSequence):
+            self.handle(SequenceChecked(check.sequence, True))
+        return delivery
+
+    def watermark(self, to: int) -> None:
+        """The injector's watermark is broadcast."""
+        self.handle(SenderWatermarks({INJECTOR: to}))
+
+    def commit(self) -> None:
+        """The append in flight is acknowledged."""
+        (append,) = self.take(AppendEntry)
+        self.entries.append(append.append.entry)
+        self.handle(Appended(append.append.commit))
+
+    def commit_all(self) -> int:
+        """Commit until nothing is in flight; returns how often."""
+        count = 0
+        while any(isinstance(one, AppendEntry) for one in self.out):
+            self.commit()
+            count += 1
+            assert count < 1_000, "it commits for ever"
+        return count
+
+    def sent(self) -> list[tuple[str, int]]:
+        """(value, timestamp) of what was sent since the last call."""
+        return [
+            (msgspec.msgpack.decode(value), stamp)
+            for send in self.take(Send)
+            for value, stamp in zip(send.delivery.values, send.delivery.timestamps, strict=True)
+        ]

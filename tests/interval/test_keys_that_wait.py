@@ -1,0 +1,184 @@
+"""Regressions: keys that failed, or wait for their row or hook, and the order and progress of everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import millwheel as mw
+from millwheel.core.time import Timestamp, seconds
+from millwheel.worker.interval import Settings
+from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, ReadStates, StatesRead, Tick
+from tests.interval.solo import Solo
+
+
+class Log(mw.Computation[tuple[str, str], list[str]]):
+    """Logs what it processes; "bad" fails while ``broken``, "large" leaves a state beyond the limit."""
+
+    def __init__(self) -> None:
+        self.broken = True
+
+    def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
+        what = record.value[1]
+        ctx.state.append(what)
+        if what == "loud":
+            for _ in range(3):
+                ctx.produce("out", "x" * 1_000_000)
+        if what == "huge":
+            ctx.state.append("x" * (4 << 20))
+        if what in ("bad", "loud") and self.broken:
+            raise ValueError(what)
+        ctx.produce("out", ",".join(ctx.state)[:100])
+
+    def process_timer(self, ctx: mw.Context[list[str]], timer: mw.Timer) -> None:
+        raise NotImplementedError
+
+
+def test_g5_records_behind_a_failed_one_wait_although_its_retry_shares_a_batch_with_newer_ones_4_1() -> None:
+    """A retry that succeeded put its context into the batch; a newer record found it there, and overtook."""
+    log = Log()
+    solo = Solo(log, on_failure=mw.retry(initial=seconds(1)))
+    solo.deliver(("k", "bad", 1))
+    solo.deliver(("k", "second", 2))
+    solo.commit_all()
+    log.broken = False
+    solo.now += seconds(2)
+    solo.deliver(("k", "third", 3))
+    solo.commit_all()
+    assert solo.sent() == [("bad", 1), ("bad,second", 2), ("bad,second,third", 3)]
+
+
+def test_g13_a_batch_of_nothing_but_cache_misses_does_not_stop_the_interval() -> None:
+    """Records set aside counted as the batch's, which was full without holding anything: it never committed."""
+    settings = Settings(batch_records=4)
+    solo = Solo(Log(), settings=settings)
+    solo.state.cells.evicted = True
+    solo.deliver(*[(f"k{n}", "x", n) for n in range(10)])
+    for _ in range(10):
+        for read in solo.take(ReadStates):
+            solo.handle(StatesRead(read.keys, [None] * len(read.keys)))
+        solo.commit_all()
+    assert solo.state.intake.records == 0
+    assert len(solo.sent()) == 10
+
+
+def test_g13_a_hook_that_produces_a_lot_and_fails_does_not_stop_other_keys() -> None:
+    """What it had produced went on filling the batch, which was empty: nothing ran any more."""
+    solo = Solo(Log())
+    solo.deliver(("k", "loud", 1))
+    solo.deliver(("j", "fine", 2))
+    solo.commit_all()
+    assert solo.sent() == [("fine", 2)]
+
+
+def test_a_state_over_its_limit_fails_its_record_by_name_and_the_policy_counts_its_attempts() -> None:
+    """The hook itself succeeds, which forgot its earlier failures: a dead letter was never written."""
+    solo = Solo(Log(), on_failure=mw.dead_letter(after=3, initial=seconds(1)))
+    solo.deliver(("k", "huge", 1), ("j", "fine", 2))
+    for _ in range(3):
+        solo.commit_all()
+        solo.now += seconds(10)
+        solo.handle(Tick())
+    solo.commit_all()
+    failures = solo.take(HookFailed)
+    assert [failure.message.partition("attempt ")[2][:1] for failure in failures] == ["1", "2", "3"]
+    assert "the state of key 'k'" in failures[0].message
+    assert solo.state.counts.dead_letters == 1
+    assert solo.state.intake.records == 0
+
+
+def test_g14_a_late_record_of_a_key_that_waits_is_dropped_like_any_other_4_5() -> None:
+    """Run alone after a failure of its key, it reached user code whatever the policy said; it was counted each time."""
+    log = Log()
+    solo = Solo(log, late=mw.Late.DROP, on_failure=mw.retry(initial=seconds(1)))
+    solo.watermark(100)
+    solo.deliver(("k", "good", 100), ("k", "late", 5), ("k", "bad", 101))
+    for _ in range(4):
+        solo.commit_all()
+        solo.now += seconds(10)
+        solo.handle(Tick())
+    log.broken = False
+    solo.now += seconds(100)
+    solo.handle(Tick())
+    solo.commit_all()
+    assert solo.sent() == [("good", 100), ("good,bad", 101)]
+    assert solo.state.counts.late == 1
+    assert solo.state.counts.records == 3
+
+
+class Waiting(mw.Computation[tuple[str, str], list[str]]):
+    """Its hooks wait."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    async def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
+        self.seen.append(record.value[1])
+        ctx.set_timer(Timestamp(record.timestamp + 1), record.value[1])
+
+    async def process_timer(self, ctx: mw.Context[list[str]], timer: mw.Timer) -> None:
+        self.seen.append(f"timer {timer.timestamp}")
+
+
+def run_hooks(solo: Solo) -> int:
+    """End the hooks that run; returns how many there were."""
+    hooks = solo.take(AsyncHook)
+    for hook in hooks:
+        with pytest.raises(StopIteration):
+            hook.coroutine.send(None)
+    for hook in hooks:
+        solo.handle(HookFinished(hook.hook, None))
+    return len(hooks)
+
+
+def test_g13_no_more_asynchronous_hooks_run_at_once_than_the_setting_says() -> None:
+    """The bound was stated and never looked at: a delivery of 8,000 keys started 8,000 hooks."""
+    solo = Solo(Waiting(), settings=Settings(async_hooks=3))
+    solo.deliver(*[(f"k{n}", str(n), n) for n in range(10)])
+    most = 0
+    while hooks := run_hooks(solo):
+        most = max(most, hooks)
+        solo.commit_all()
+    assert most == 3
+    assert solo.state.intake.records == 0
+
+
+def test_g8_due_timers_of_a_busy_key_do_not_wait_behind_its_records_4_6() -> None:
+    """A key with asynchronous hooks took its timers up only when no record of it waited, which may be never."""
+    waiting = Waiting()
+    solo = Solo(waiting)
+    solo.deliver(("k", "0", 0))
+    run_hooks(solo)
+    solo.commit_all()
+    for number in range(5):
+        solo.deliver(("k", f"later {number}", 1_000 + number))
+    solo.watermark(500)
+    for _ in range(3):
+        run_hooks(solo)
+        solo.commit_all()
+    assert "timer 1" in waiting.seen[:4]
+    while run_hooks(solo):
+        solo.commit_all()
+
+
+def test_alarms_that_wait_for_something_else_do_not_ring_at_once_and_again() -> None:
+    """A wall timer that was due and had to wait for its key, and rows behind a commit, spun the worker."""
+
+    class Rings(mw.Computation[tuple[str, str], list[str]]):
+        def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
+            ctx.state.append("x")
+            ctx.set_timer(Timestamp(ctx.now + 10), "ring", wall=True)
+
+        def process_timer(self, ctx: mw.Context[list[str]], timer: mw.Timer) -> None:
+            pass
+
+    solo = Solo(Rings(), settings=Settings(flush_interval=5))
+    solo.deliver(("k", "x", 1))
+    solo.commit_all()
+    solo.deliver(("k", "x", 2))
+    solo.deliver(("k", "x", 3))
+    solo.now += 100
+    solo.handle(Tick())
+    alarm: Any = solo.core.next_alarm()
+    assert alarm is None or alarm > solo.now

@@ -1,0 +1,247 @@
+"""Regressions: productions on their way, strong and weak, their marks and their ACKs (6.1.1 to 6.1.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import millwheel as mw
+from millwheel.core.time import MAX_TIMESTAMP, Timestamp
+from millwheel.store.contract import PartId
+from millwheel.worker.dedup import OpaqueIds, PositionIds
+from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.messages import (
+    Acknowledge,
+    Acknowledged,
+    AppendEntry,
+    CatalogChanged,
+    Resend,
+    Send,
+    SenderWatermarks,
+    Tick,
+)
+from tests.interval.solo import INJECTOR, Solo
+
+
+class Echo(mw.Computation[tuple[str, str], None]):
+    """Produces what it gets: "2 x" twice."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        what = record.value[1]
+        for _ in range(2 if what.startswith("2") else 1):
+            ctx.produce("out", what)
+
+    def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+        ctx.produce("out", f"timer {timer.tag}")
+
+
+def test_g9_nothing_is_sent_and_nobody_acked_before_the_append_is_acknowledged_6_1_2() -> None:
+    solo = Solo(Echo())
+    solo.deliver(("k", "x", 1))
+    assert solo.take(Send) == []
+    assert solo.take(Acknowledge) == []
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 1
+    assert solo.sent() == [("x", 1)]
+
+
+def test_g9_a_strong_production_is_sent_again_with_the_same_id_and_the_same_bytes_by_every_owner_6_1_2() -> None:
+    solo = Solo(Echo())
+    solo.deliver(("k", "x", 1), ("j", "y", 2))
+    solo.commit()
+    (first,) = solo.take(Send)
+    solo.handle(Resend([first.delivery.token]))
+    (second,) = solo.take(Send)
+    (third,) = Solo(Echo(), entries=solo.entries).take(Send)
+    columns = [
+        (s.delivery.ids, s.delivery.keys, s.delivery.values, s.delivery.timestamps) for s in (first, second, third)
+    ]
+    assert columns[0] == columns[1] == columns[2]
+
+
+def test_g1_a_mark_never_passes_a_record_of_a_sibling_shipment_after_a_part_is_acked() -> None:
+    """Of one commit's shipments the first in line was taken to hold the least position, which is not so once a part of
+    it is ACKed. The mark then passed a record that its receiver had never got, and took for a duplicate: lost."""
+    outbox = Outbox(lambda consumer, key: key.decode())
+    rows: list[Any] = [
+        (position, b"k", "s", b"v", 1, (("c", key),), b"") for position, key in enumerate([b"left", b"right", b"left"])
+    ]
+    left, right = outbox.add(rows)
+    outbox.acknowledged(left.token, [1])
+    assert (left.first, right.first) == (2, 1)
+    assert outbox.mark("c", 99) == 1
+    outbox.acknowledged(right.token, [])
+    assert outbox.mark("c", 99) == 2
+    outbox.acknowledged(left.token, [])
+    assert outbox.mark("c", 99) == 99
+
+
+def test_g13_a_key_that_is_stuck_does_not_have_receivers_remember_every_id_since() -> None:
+    """The mark stood at the stuck record, and all that was committed above it had to be kept, one by one."""
+    outbox = Outbox(lambda consumer, key: key.decode())
+    for position in range(200):
+        key = b"stuck" if position == 3 else b"fine"
+        (shipment,) = outbox.add([(position << 20, b"k", "s", b"v", 1, (("c", key),), b"")])
+        if position != 3:
+            outbox.acknowledged(shipment.token, [])
+    assert outbox.statement("c", 200 << 20, 0) == (3 << 20, [])
+    assert outbox.statement("c", 200 << 20, 100 << 20) == (200 << 20, [3 << 20])
+    outbox.add([(150 << 20, b"k", "s", b"v", 1, (("c", b"fine"),), b"")])
+    assert outbox.statement("c", 200 << 20, 100 << 20) == (150 << 20, [3 << 20])
+
+
+def test_a_shipment_fits_a_message_also_after_a_takeover() -> None:
+    """All productions that a takeover found for one receiver made one shipment, however many they were."""
+    outbox = Outbox(lambda consumer, key: "j")
+    rows: list[Any] = [(n, b"k", "s", b"v" * 700_000, 1, (("c", b"k"),), b"") for n in range(9)]
+    shipments = outbox.add(rows)
+    assert max(sum(map(len, one.values)) for one in shipments) <= 2 << 20
+    assert [position for one in shipments for position in one.positions] == list(range(9))
+    assert outbox.bytes == 9 * 700_001
+    for one in shipments:
+        outbox.acknowledged(one.token, [])
+    assert (outbox.bytes, outbox.records) == (0, 0)
+
+
+def weak(**options: Any) -> Solo:
+    return Solo(Echo(), strong=False, straggler_delay=50, **options)
+
+
+def test_g10_weak_productions_are_sent_first_and_the_sender_acked_when_they_are_acked_6_1_3() -> None:
+    solo = weak()
+    solo.deliver(("k", "x", 1))
+    (send,) = solo.take(Send)
+    assert solo.take(AppendEntry) == []
+    assert solo.take(Acknowledge) == []
+    solo.handle(Acknowledged(send.delivery.token))
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 1
+    assert Solo(Echo(), strong=False, entries=solo.entries).take(Send) == [], "it was ACKed: nothing is stored"
+
+
+def test_g10_a_straggler_is_stored_in_the_commit_and_its_ack_in_a_later_one_6_1_3() -> None:
+    """An ACK that came while the append that stores the straggler was in flight was journaled nowhere: each takeover
+    sent the record again, long after its id had been collected."""
+    solo = weak()
+    solo.deliver(("k", "x", 1))
+    (send,) = solo.take(Send)
+    assert solo.core.next_alarm() == solo.now + 50
+    solo.now += 50
+    solo.handle(Tick())
+    solo.watermark(100)
+    solo.handle(Acknowledged(send.delivery.token))
+    assert solo.output <= 1
+    solo.commit()
+    assert solo.output <= 1, "a takeover would send it again until the ACK is journaled"
+    (again,) = Solo(Echo(), strong=False, entries=solo.entries).take(Send)
+    assert again.delivery.ids == send.delivery.ids
+    assert again.delivery.values == send.delivery.values
+    solo.commit_all()
+    assert solo.output == 100
+    assert Solo(Echo(), strong=False, entries=solo.entries).take(Send) == []
+
+
+def test_g10_weak_ids_are_the_same_after_a_crash_in_any_batch_6_1_3() -> None:
+    def ids(solo: Solo) -> list[bytes]:
+        found: list[bytes] = []
+        while sends := solo.take(Send):
+            for send in sends:
+                assert isinstance(send.delivery.ids, OpaqueIds)
+                found += send.delivery.ids.ids
+                solo.handle(Acknowledged(send.delivery.token))
+            solo.commit_all()
+        return found
+
+    together, apart = weak(), weak()
+    together.deliver(("k", "2 a", 1), ("k", "2 b", 2), ("j", "c", 3))
+    for key, what, stamp in [("k", "2 a", 1), ("k", "2 b", 2), ("j", "c", 3)]:
+        apart.deliver((key, what, stamp))
+    made = ids(together)
+    assert len(set(made)) == 5
+    assert sorted(made) == sorted(ids(apart))
+
+
+def test_g10_a_timers_production_keeps_its_id_until_the_timer_is_set_anew_6_1_3() -> None:
+    class Ticking(Echo):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+            ctx.set_timer(Timestamp(10), "t")
+
+    def fired(solo: Solo) -> Any:
+        solo.watermark(50)
+        (send,) = solo.take(Send)
+        return send
+
+    solo = Solo(Ticking(), strong=False)
+    solo.deliver(("k", "x", 1))
+    solo.commit_all()
+    first = fired(solo)
+    second = fired(Solo(Ticking(), strong=False, entries=solo.entries))
+    assert first.delivery.ids == second.delivery.ids
+    solo.handle(Acknowledged(first.delivery.token))
+    solo.commit_all()
+    solo.deliver(("k", "x", 60))
+    solo.commit_all()
+    (third,) = solo.take(Send)
+    assert third.delivery.ids != first.delivery.ids
+
+
+def test_g10_everything_is_sent_again_also_what_an_append_in_flight_stores() -> None:
+    """While the append of stragglers was in flight they were passed over, as if they had never been sent."""
+    solo = weak()
+    solo.deliver(("k", "x", 1))
+    solo.take(Send)
+    solo.now += 50
+    solo.handle(Tick())
+    solo.handle(Resend(None))
+    assert solo.sent() == [("x", 1)]
+
+
+def test_g10_a_commit_does_not_wait_for_a_consumer_that_is_no_more() -> None:
+    solo = weak()
+    solo.deliver(("k", "x", 1))
+    solo.handle(CatalogChanged(frozenset({INJECTOR}), frozenset({"sink:out"})))
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 1
+    assert len(solo.state.outbox) == 0
+
+
+def test_g1_weak_productions_say_what_their_sender_has_heard_6_1_1() -> None:
+    """Receivers collect ids by the sender's watermark. It may pass a late record, up to what its causes' senders have
+    reached; without being told so they forgot the id of a production that could still be sent again."""
+    solo = weak()
+    solo.deliver(("k", "x", 1), watermark=77)
+    (send,) = solo.take(Send)
+    assert send.delivery.sender.heard == 77
+
+
+def test_a_dropped_consumers_productions_are_not_sent_after_the_commit() -> None:
+    solo = Solo(Echo())
+    solo.deliver(("k", "x", 1))
+    solo.handle(CatalogChanged(frozenset({INJECTOR}), frozenset({"sink:out"})))
+    solo.commit()
+    assert solo.take(Send) == []
+    solo.watermark(MAX_TIMESTAMP)
+    assert solo.output == MAX_TIMESTAMP
+
+
+def test_g13_watermarks_heard_while_the_journal_is_read_collect_ids_all_the_same() -> None:
+    """They were applied to the dedup that recovery then replaced: ids stayed until the sender's next advance."""
+    solo = Solo(Echo(), early=[SenderWatermarks({INJECTOR: 5})])
+    source = solo.state.dedup._tables.computation(INJECTOR)
+    assert (source.watermark, source.horizon) == (5, 5)
+    solo.deliver(("k", "x", 1))
+    solo.commit()
+    base = solo.state.dedup.snapshot().blobs
+    parts = {PartId(f"dedup/{number}", 7, 1): blob for number, blob in enumerate(base)}
+    late = Solo(Echo(), early=[SenderWatermarks({INJECTOR: 9})], parts=parts)
+    source = late.state.dedup._tables.computation(INJECTOR)
+    assert (source.watermark, source.horizon) == (9, 9)
+
+
+def test_g1_positions_are_stated_with_what_is_not_acked() -> None:
+    solo = Solo(Echo())
+    solo.deliver(("k", "x", 1))
+    solo.commit()
+    (send,) = solo.take(Send)
+    ids = send.delivery.ids
+    assert isinstance(ids, PositionIds)
+    assert (ids.mark, list(ids.positions), list(ids.unacked)) == (1 << 20, [1 << 20], [])

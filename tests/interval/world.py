@@ -1,0 +1,440 @@
+"""A small hostile world around real interval cores: whatever may be delayed, lost, repeated or overtaken, is.
+
+Everything that a core asks for is a task that the test performs when it likes, in whatever order it likes.
+Owners die at any instant, with their appends applied or not, or live on as zombies beside their
+successors. The store is the contract's memory implementation; authority, network and injector are models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.sdk.compiled import compile_computation, consumers_of
+from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.topology import Topology
+from millwheel.store.contract import SequencerRefusedError
+from millwheel.store.memory import MemoryStore
+from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.interval import IntervalConfig, IntervalCore, Phase, Settings
+from millwheel.worker.messages import (
+    Accepted,
+    AcceptSequencer,
+    Acknowledge,
+    Acknowledged,
+    Appended,
+    AppendEntry,
+    AsyncHook,
+    CheckSequence,
+    DeleteEntries,
+    DeleteParts,
+    Delivery,
+    Deposed,
+    FenceJournal,
+    FlushStates,
+    HookFailed,
+    HookFinished,
+    Opened,
+    PartsRead,
+    PartsWritten,
+    ReadSegments,
+    ReadStates,
+    Report,
+    Resend,
+    Send,
+    SenderWatermarks,
+    SequenceChecked,
+    StatesFlushed,
+    StatesRead,
+    Tick,
+    WriteParts,
+)
+
+__all__ = ["INJECTOR", "SMALL", "Owner", "Task", "World", "now_of"]
+
+INJECTOR = "injector/events"
+PROCESS = "injector/events/p"
+BACKOFF = 5
+"""Until what is refused is sent again."""
+SMALL = Settings(
+    batch_records=3,
+    batch_bytes=2_000,
+    queue_records=12,
+    outbox_records=10,
+    cache_bytes=1_000,
+    flush_interval=7,
+    checkpoint_entries=4,
+    timer_part=2,
+    async_hooks=2,
+)
+
+
+def now_of(coroutine: Any) -> Any:
+    """The result of a coroutine that does not wait, as the memory store's."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("the memory store waited")
+
+
+@dataclass(eq=False)
+class Owner:
+    """One owner of one interval; dead, its tasks may still be performed, and nobody is told."""
+
+    journal: str
+    core: IntervalCore
+    dead: bool = False
+
+
+@dataclass(eq=False)
+class Task:
+    """Something to be performed for an owner (None: the injector), some time."""
+
+    owner: Owner | None
+    what: Any
+
+
+class World:
+    """Cores, store, authority, network and injector. ``pick`` chooses among n possibilities."""
+
+    def __init__(self, topology: Topology, cuts: dict[str, list[str]], settings: Settings = SMALL) -> None:
+        self.topology = topology
+        self.settings = settings
+        self.store = MemoryStore()
+        self.now = 1_000
+        self.tasks: list[Task] = []
+        self.later: list[tuple[int, Task]] = []
+        """What is refused is sent again in a while."""
+        self.current: dict[str, Owner] = {}
+        self.zombies: list[Owner] = []
+        self.slots: dict[str, list[tuple[KeyInterval, str]]] = {}
+        self.out: list[tuple[str, Any, int]] = []
+        self._sunk: set[Any] = set()
+        self._sequencer = 0
+        self.accepted: dict[str, int] = {}
+        self.values: dict[str, int] = {}
+        self.broadcast: dict[str, int] = {INJECTOR: MIN_TIMESTAMP}
+        self.declared: int = MIN_TIMESTAMP
+        self.unacked: dict[int, Delivery] = {}
+        self._position = 0
+        self.sent: list[Delivery] = []
+        for name in topology.plan().computations:
+            points = [cut.encode() for cut in cuts.get(name, [])]
+            ranges = [KeyInterval(a, b) for a, b in zip([b"", *points], [*points, None], strict=True)]
+            self.slots[name] = [(keys, f"{name}/{number}") for number, keys in enumerate(ranges)]
+            for keys, journal in self.slots[name]:
+                now_of(self.store.create_journal(journal))
+                self.values[journal] = MIN_TIMESTAMP
+                self.start(name, keys, journal)
+
+    # Owners.
+
+    def start(self, name: str, keys: KeyInterval, journal: str) -> Owner:
+        """A new owner, with the largest sequencer so far."""
+        self._sequencer += 1
+        owner = Owner(journal, self.core(name, keys, journal, self._sequencer))
+        self.current[journal] = owner
+        self.tasks += [Task(owner, instruction) for instruction in owner.core.start()]
+        self.tasks.append(Task(owner, self._watermarks(self.broadcast)))
+        return owner
+
+    def core(self, name: str, keys: KeyInterval, journal: str, sequencer: int) -> IntervalCore:
+        program = compile_computation(self.topology, name)
+        senders = frozenset({INJECTOR} if name == "mapper" else {"mapper"})
+        outputs = {stream: OutputBinding(encode, self._route(stream)) for stream, encode in program.outputs.items()}
+        config = IntervalConfig(
+            name, journal, keys, sequencer, senders, {}, "world.dead-letters", settings=self.settings
+        )
+        return IntervalCore(config, program, outputs, self.locate)
+
+    def _route(self, stream: str) -> Callable[[Any], tuple[tuple[str, bytes], ...]]:
+        consumers = consumers_of(self.topology, stream)
+        if not consumers:
+            return lambda value: ((f"sink:{stream}", b""),)
+        return lambda value: tuple((name, extract(value)) for name, extract in consumers)
+
+    def locate(self, consumer: str, key: bytes) -> str:
+        if consumer.startswith("sink:"):
+            return consumer
+        return next(journal for keys, journal in self.slots[consumer] if key in keys)
+
+    def crash(self, journal: str, *, zombie: bool) -> None:
+        """The owner dies (its tasks may still be performed), or goes on, not knowing; a successor starts."""
+        owner = self.current[journal]
+        if zombie:
+            self.zombies.append(owner)
+        else:
+            owner.dead = True
+            for task in self.tasks:
+                if task.owner is owner and isinstance(task.what, AsyncHook):
+                    task.what.coroutine.close()
+            self.tasks = [task for task in self.tasks if task.owner is not owner or _outlives(task.what)]
+        name = journal.partition("/")[0]
+        keys = next(keys for keys, one in self.slots[name] if one == journal)
+        self.start(name, keys, journal)
+        # Senders notice that a connection broke, and send again whatever was not answered.
+        for other in [*self.current.values(), *self.zombies]:
+            if other is not owner:
+                self.tasks.append(Task(other, Resend(None)))
+        self.resend_injected()
+
+    def handle(self, owner: Owner, event: Any) -> None:
+        if owner.dead:
+            return
+        self.tasks += [Task(owner, instruction) for instruction in owner.core.handle(event, self.now)]
+        if owner.core.phase is Phase.LOST and owner is self.current[owner.journal]:
+            raise AssertionError(f"{owner.journal} was lost by its current owner: {owner.core.lost_because}")
+
+    # The injector.
+
+    def inject(self, records: list[tuple[Any, int]]) -> None:
+        """Records that go out together; one delivery for each interval concerned."""
+        deliveries: dict[str, Delivery] = {}
+        codec = self.topology.plan().streams["events"].codec
+        assert codec is not None
+        ((_, extract),) = consumers_of(self.topology, "events")
+        for value, stamp in records:
+            key = extract(value)
+            journal = self.locate("mapper", key)
+            self._position += 1
+            ids = PositionIds(PROCESS, 0, [])
+            sender = Sender(PROCESS, 1, None, INJECTOR, self.broadcast[INJECTOR])
+            one = deliveries.setdefault(
+                journal, Delivery("mapper", journal, "events", sender, ids, [], [], [], self._position)
+            )
+            one.ids.positions.append(self._position)  # type: ignore[union-attr]
+            one.keys.append(key)
+            one.values.append(codec.checked(value))
+            one.timestamps.append(stamp)
+        for delivery in deliveries.values():
+            self.unacked[delivery.token] = delivery
+            self.sent.append(delivery)
+            self.tasks.append(Task(None, Send(delivery)))
+
+    def resend_injected(self) -> None:
+        self.tasks += [Task(None, Send(delivery)) for delivery in self.unacked.values()]
+
+    def advance(self, to: int) -> None:
+        """The injector declares a watermark; what is not ACKed holds it."""
+        self.declared = max(self.declared, to)
+        self._inject_watermark()
+
+    def _inject_watermark(self) -> None:
+        pending = [min(one.timestamps) for one in self.unacked.values()]
+        self._tell(INJECTOR, min([self.declared, *pending]))
+
+    def _tell(self, computation: str, value: int) -> None:
+        if value > self.broadcast.get(computation, MIN_TIMESTAMP):
+            self.broadcast[computation] = value
+            for owner in [*self.current.values(), *self.zombies]:
+                self.tasks.append(Task(owner, self._watermarks({computation: value})))
+
+    def _watermarks(self, values: dict[str, int]) -> SenderWatermarks:
+        sequencers = {
+            name: [(keys, self.accepted[one]) for keys, one in slots if one in self.accepted]
+            for name, slots in self.slots.items()
+            if name in values
+        }
+        return SenderWatermarks(dict(values), sequencers)
+
+    # Performing.
+
+    def perform(self, index: int, *, lose: bool = False, repeat: bool = False) -> None:
+        """Perform one task. Messages may be lost (their senders notice) or repeated, calls of the store may not."""
+        task = self.tasks[index]
+        message = isinstance(task.what, Send | Acknowledge)
+        if not (repeat and message):
+            del self.tasks[index]
+        if lose and message:
+            self._lost(task)
+        elif repeat and isinstance(task.what, Send) and self._reaches_zombie(task):
+            return
+        elif (performer := _PERFORM.get(type(task.what))) is not None:
+            performer(self, task.owner, task.what)
+        elif task.owner is not None:
+            self.handle(task.owner, task.what)
+
+    def _lost(self, task: Task) -> None:
+        if isinstance(task.what, Send):
+            if task.owner is None:
+                self.tasks.append(Task(None, task.what))
+            else:
+                self.tasks.append(Task(task.owner, Resend([task.what.delivery.token])))
+        else:
+            self._refuse(task.what.delivery)
+
+    def _refuse(self, delivery: Delivery) -> None:
+        """The sender will send it again: its own copy of it, as it then stands."""
+        if delivery.channel is not None:
+            self.later.append((self.now + BACKOFF, Task(delivery.channel, Resend([delivery.token]))))
+        elif delivery.token in self.unacked:
+            self.later.append((self.now + BACKOFF, Task(None, Send(self.unacked[delivery.token]))))
+
+    def _send(self, owner: Owner | None, one: Send) -> None:
+        delivery = replace(one.delivery, channel=owner)
+        if owner is None:
+            mark = min(min(other.ids.positions) for other in [delivery, *self.unacked.values()])  # type: ignore[union-attr]
+            sender = replace(delivery.sender, watermark=self.broadcast[INJECTOR])
+            ids = PositionIds(PROCESS, mark, delivery.ids.positions)  # type: ignore[union-attr]
+            delivery = replace(delivery, ids=ids, sender=sender)
+        if delivery.consumer.startswith("sink:"):
+            self._sink(delivery)
+            return
+        self.handle(self.current[delivery.journal], delivery)
+
+    def _reaches_zombie(self, task: Task) -> bool:
+        """A copy goes to an owner that has a successor, if there is one; nobody will hear of it."""
+        for zombie in self.zombies:
+            if zombie.journal == task.what.delivery.journal:
+                self.handle(zombie, replace(task.what.delivery, channel=task.owner))
+                return True
+        return False
+
+    def _sink(self, delivery: Delivery) -> None:
+        ids = delivery.ids
+        for index, value in enumerate(delivery.values):
+            name = (ids.sequence, ids.positions[index]) if isinstance(ids, PositionIds) else ids.ids[index]
+            if name not in self._sunk:
+                self._sunk.add(name)
+                codec = self.topology.plan().streams[delivery.stream].codec
+                assert codec is not None
+                self.out.append((delivery.stream, codec.decode(value), delivery.timestamps[index]))
+        self.tasks.append(Task(delivery.channel, Acknowledged(delivery.token)))
+
+    def _acknowledge(self, owner: Owner | None, one: Acknowledge) -> None:
+        delivery, outcome = one.delivery, one.outcome
+        if outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER:
+            if delivery.channel is not None:
+                self.tasks.append(Task(delivery.channel, Deposed(one.message)))
+        elif outcome != DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
+            assert outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL, one
+            self._refuse(delivery)
+        elif delivery.channel is not None:
+            self.tasks.append(Task(delivery.channel, Acknowledged(delivery.token, one.remaining)))
+        elif not one.remaining:
+            self.unacked.pop(delivery.token, None)
+            self._inject_watermark()
+
+    def _fence(self, owner: Owner, one: FenceJournal) -> None:
+        try:
+            head = now_of(self.store.fence(one.journal, one.sequencer))
+        except SequencerRefusedError as error:
+            self.tasks.append(Task(owner, Deposed(str(error))))
+            return
+        blobs = now_of(self.store.read_parts(one.journal, head.parts))
+        entries = now_of(self.store.read_entries(one.journal, head.floor + 1, head.commit))
+        self.tasks.append(Task(owner, Opened(head, dict(zip(head.parts, blobs, strict=True)), entries)))
+
+    def _accept(self, owner: Owner, one: AcceptSequencer) -> None:
+        if one.sequencer < self.accepted.get(owner.journal, 0):
+            self.tasks.append(Task(owner, Deposed("the authority knows a successor")))
+            return
+        self.accepted[owner.journal] = one.sequencer
+        self.tasks.append(Task(owner, Accepted(self.values[owner.journal])))
+
+    def _append(self, owner: Owner, one: AppendEntry) -> None:
+        try:
+            now_of(self.store.append(one.journal, one.append))
+        except SequencerRefusedError as error:
+            self.tasks.append(Task(owner, Deposed(str(error))))
+        else:
+            self.tasks.append(Task(owner, Appended(one.append.commit)))
+
+    def _report(self, owner: Owner, one: Report) -> None:
+        if one.sequencer != self.accepted.get(owner.journal) or one.output <= self.values[owner.journal]:
+            return
+        self.values[owner.journal] = one.output
+        self._tell(one.computation, min(self.values[journal] for _, journal in self.slots[one.computation]))
+
+    def _hook(self, owner: Owner, one: AsyncHook) -> None:
+        error: BaseException | None = None
+        try:
+            one.coroutine.send(None)
+        except StopIteration:
+            pass
+        except Exception as raised:
+            error = raised
+        else:
+            self.tasks.append(Task(owner, one))
+            return
+        self.tasks.append(Task(owner, HookFinished(one.hook, error)))
+
+    def _flush(self, owner: Owner, one: FlushStates) -> None:
+        now_of(self.store.write_states(one.computation, one.journal, one.sequencer, one.rows))
+        self.tasks.append(Task(owner, StatesFlushed(one.number)))
+
+    def _write_parts(self, owner: Owner, one: WriteParts) -> None:
+        for part, blob in one.parts.items():
+            now_of(self.store.write_part(one.journal, part, blob))
+        self.tasks.append(Task(owner, PartsWritten(one.number)))
+
+    def _read_states(self, owner: Owner, one: ReadStates) -> None:
+        self.tasks.append(Task(owner, StatesRead(one.keys, now_of(self.store.read_states(one.computation, one.keys)))))
+
+    def _read_parts(self, owner: Owner, one: ReadSegments) -> None:
+        blobs = now_of(self.store.read_parts(one.journal, one.parts))
+        self.tasks.append(Task(owner, PartsRead(dict(zip(one.parts, blobs, strict=True)))))
+
+    def _delete_entries(self, owner: Owner, one: DeleteEntries) -> None:
+        now_of(self.store.delete_entries(one.journal, one.below))
+
+    def _delete_parts(self, owner: Owner, one: DeleteParts) -> None:
+        now_of(self.store.delete_parts(one.journal, one.parts))
+
+    def _check(self, owner: Owner, one: CheckSequence) -> None:
+        self.tasks.append(Task(owner, SequenceChecked(one.sequence, True)))
+
+    # Time, and the end.
+
+    def ring(self) -> None:
+        """Whoever's alarm is due gets its tick, and what was refused is sent again."""
+        self.tasks += [task for at, task in self.later if at <= self.now]
+        self.later = [(at, task) for at, task in self.later if at > self.now]
+        for owner in [*self.current.values(), *self.zombies]:
+            at = owner.core.next_alarm()
+            if at is not None and at <= self.now and not owner.dead:
+                self.handle(owner, Tick())
+
+    def settle(self, limit: int = 20_000) -> None:
+        """Everything heals: perform what there is, in order, and let time pass, until nothing is left to do."""
+        for _ in range(limit):
+            if self.tasks:
+                self.perform(0)
+                continue
+            owners = [owner for owner in [*self.current.values(), *self.zombies] if not owner.dead]
+            alarms = [at for owner in owners if (at := owner.core.next_alarm()) is not None]
+            alarms += [at for at, _ in self.later]
+            if not alarms:
+                return
+            self.now = max(self.now + 1, min(alarms))
+            self.ring()
+        raise AssertionError(f"not quiet after {limit} steps: {self.tasks[:5]}")
+
+
+def _outlives(what: Any) -> bool:
+    """Whether a task of a dead owner may still be on its way: writes, and messages that have left."""
+    return isinstance(what, AppendEntry | FlushStates | WriteParts | Send | Acknowledge | Report)
+
+
+_PERFORM: dict[type, Any] = {
+    Send: World._send,
+    Acknowledge: World._acknowledge,
+    FenceJournal: World._fence,
+    AcceptSequencer: World._accept,
+    AppendEntry: World._append,
+    Report: World._report,
+    AsyncHook: World._hook,
+    FlushStates: World._flush,
+    WriteParts: World._write_parts,
+    ReadStates: World._read_states,
+    ReadSegments: World._read_parts,
+    DeleteEntries: World._delete_entries,
+    DeleteParts: World._delete_parts,
+    CheckSequence: World._check,
+    HookFailed: lambda world, owner, one: None,
+}
