@@ -14,7 +14,7 @@ ARGS ?=
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: ## Make .venv with everything, and a Java runtime for the Spark parts (fast the second time)
@@ -27,6 +27,13 @@ demo: install ## Run the demonstration
 .PHONY: test
 test: lint ## Lint, then run every test
 	@$(RUN) pytest --durations=10 --durations-min=1 $(ARGS)
+
+# How often the server is killed in all, and what decides when.
+RESTARTS ?= 120
+SEED ?= 1
+.PHONY: test-restarts
+test-restarts: install ## Kill the server over and over under a load that verifies itself (RESTARTS=120 SEED=1)
+	@MILLWHEEL_RESTARTS=$(RESTARTS) MILLWHEEL_SEED=$(SEED) $(RUN) pytest -s tests/system/test_restarts.py $(ARGS)
 
 # The stages of `make lint`, in order; the first that fails ends it.
 .PHONY: lint

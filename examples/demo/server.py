@@ -42,7 +42,7 @@ class DemoServer:
         assert self._process.stdout is not None
         found = _READY.match(self._process.stdout.readline())
         if found is None:
-            self._process.wait()
+            self._process.communicate()
             raise RuntimeError(f"the server did not start:\n{self._log.read_text()[-2_000:]}")
         self.address = found[1]
         return self
@@ -53,10 +53,10 @@ class DemoServer:
         assert self._process is not None
         self._process.terminate()
         try:
-            self._process.wait(10)
+            self._process.communicate(timeout=10)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()
 
     def submit(self, target: str) -> str:
         """Submit the topology at ``module:attribute``; what the command says."""

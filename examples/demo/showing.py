@@ -70,4 +70,5 @@ class Show:
             self._bar.update(self._task, completed=done, where=where)
         elif time.monotonic() - self._last >= LINE_EVERY:
             self._last = time.monotonic()
-            say(f"{self._what}: {done:,} of {self._total:,}" + (f"; {where}" if where else ""))
+            progress = f"{done:,} of {self._total:,}" + (f"; {where}" if where else "")
+            say(f"{self._what}: {progress if done else 'waiting for the first'}")

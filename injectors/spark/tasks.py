@@ -27,6 +27,10 @@ SOURCE = "spark"
 """Within what the ids of rows are unique, beside their stream, query and batch: one and the same, so that a replay
 under another ``process`` has the ids that it had."""
 
+_SET_BACK = (
+    "batch %d of %r is in, as are those up to %d: its rows are not sent. Spark itself repeats only the last batch; if "
+    "this checkpoint was set back, what is new in its batches is lost: begin with a new checkpoint"
+)
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
@@ -110,11 +114,7 @@ async def _prepare(options: SinkOptions, batch: BatchOf) -> CodeKeys | None:
     async with ControlClient(options.address, patience=options.patience) as client:
         cursor = await client.batch_cursor(batch.query)
         if cursor > batch.batch:
-            log.warning(
-                "batch %d of %r is in, as are those up to %d: its rows are not sent. Spark itself repeats only the last "
-                "batch: if this checkpoint was set back, what is new in its batches is lost; begin with a new checkpoint",
-                batch.batch, batch.query, cursor,
-            )  # fmt: skip
+            log.warning(_SET_BACK, batch.batch, batch.query, cursor)
         if cursor >= batch.batch:
             return None
         return await find_code_keys(client, options.stream)

@@ -38,11 +38,9 @@ class Feeder:
 
     def __init__(self, load: Load, address: str, place: Path, rate: float) -> None:
         self.load, self.address, self.place, self.rate = load, address, place, rate
-        kept = place / "acked"
-        self.base = int(kept.read_text()) if kept.exists() else 0
+        self.base = kept(place, "acked")
         """Every record below this position is ACKed."""
-        taken = place / "taken"
-        self.taken = int(taken.read_text()) if taken.exists() else 0
+        self.taken = kept(place, "taken")
         """Records below this position may have been sent by a process before this one."""
         self.next = self.base
         self.rows = islice(load.records(), self.base, None)
@@ -77,7 +75,7 @@ class Feeder:
             await asyncio.sleep(BATCH / self.rate)
             if len(self.open) < WINDOW:
                 self.taken = max(self.taken, self.next + BATCH)
-                _write(self.place / "taken", str(self.taken))
+                keep(self.place, "taken", self.taken)
                 for event, timestamp in islice(self.rows, BATCH):
                     value = msgspec.msgpack.encode(event)
                     self.open[self.next] = (self.next, event.key.encode(), value, timestamp)
@@ -86,7 +84,7 @@ class Feeder:
                 self.wake.set()
             if self.next >= self.taken and (self.place / "stop").exists():
                 self.count = self.next
-                _write(self.place / "count", str(self.count))
+                keep(self.place, "count", self.count)
                 self._publish()
         await asyncio.Event().wait()
 
@@ -157,7 +155,7 @@ class Feeder:
 
     def _publish(self) -> None:
         """What is ACKed may be forgotten here, and holds the low watermark no more."""
-        _write(self.place / "acked", str(self.base))
+        keep(self.place, "acked", self.base)
         low = self.base * self.load.spacing
         if self.count is not None and self.base == self.count:
             low = MAX_TIMESTAMP
@@ -169,10 +167,17 @@ def _has(keys: object, key: bytes) -> bool:
     return bool(start <= key and (end is None or key < end))
 
 
-def _write(path: Path, text: str) -> None:
-    fresh = path.with_suffix(".new")
-    fresh.write_text(text)
-    fresh.replace(path)
+def kept(place: Path, name: str) -> int:
+    """A number that a process before this one kept; 0 if none did."""
+    path = place / name
+    return int(path.read_text()) if path.exists() else 0
+
+
+def keep(place: Path, name: str, number: int) -> None:
+    """Keep a number for the next process."""
+    fresh = place / f"{name}.new"
+    fresh.write_text(str(number))
+    fresh.replace(place / name)
 
 
 def _refused(report: WatermarkReport) -> None:

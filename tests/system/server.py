@@ -119,13 +119,19 @@ class Server:
         """SIGKILL: as a power cut for the process, not for the disk."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGKILL)
-        await self.process.wait()
+        await self._gone()
+
+    async def _gone(self) -> int:
+        """Its exit code, once it has ended and nothing is left in its pipe."""
+        assert self.process.stdout is not None
+        await self.process.stdout.read()
+        return await self.process.wait()
 
     async def stop(self, timeout: float = 10.0) -> tuple[int, float]:
         """SIGTERM; its exit code, and the seconds that it took."""
         began = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
-        code = await asyncio.wait_for(self.process.wait(), timeout)
+        code = await asyncio.wait_for(self._gone(), timeout)
         return code, time.monotonic() - began
 
     async def close(self) -> None:

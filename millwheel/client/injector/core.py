@@ -150,7 +150,8 @@ class InjectorCore:
         if oldest <= MIN_TIMESTAMP or max(columns.timestamps) >= MAX_TIMESTAMP:
             raise UsageError("a record's timestamp is a time in microseconds, not an infinity")
         if columns.scope.kind is IdKind.POSITION:
-            self._check_positions(columns.scope, columns.ids)
+            self.check_positions(columns.scope, columns.ids)
+            self._positions[columns.scope] = columns.ids[-1]  # type: ignore[assignment]
         if oldest < self.publication.value:
             self.late += sum(timestamp < self.publication.value for timestamp in columns.timestamps)
         first, self.accepted = self.accepted, self.accepted + count
@@ -159,7 +160,8 @@ class InjectorCore:
             self._distribute(consumer, columns, columns.keys[name], first, now, lanes)
         return self._pumped(lanes, now)
 
-    def _check_positions(self, scope: IdScope, ids: Sequence[Any]) -> None:
+    def check_positions(self, scope: IdScope, ids: Sequence[Any]) -> None:
+        """UsageError unless these positions rise, and follow all that were accepted."""
         last = self._positions.get(scope, -1)
         if ids[0] <= last or not all(map(lt, ids, ids[1:])):
             raise UsageError(
@@ -169,7 +171,6 @@ class InjectorCore:
             )
         if ids[-1] > _LARGEST_POSITION:
             raise UsageError(f"position {ids[-1]} of {scope.name!r} is above {_LARGEST_POSITION}")
-        self._positions[scope] = ids[-1]
 
     def _distribute(
         self,

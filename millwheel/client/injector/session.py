@@ -40,6 +40,8 @@ class Session:
         self.core = InjectorCore(stream, process, limits=limits, chance=random.random)
         self.delegate = sequencer != 0
         self.is_open = False
+        self.before_routing: Callable[[], None] = lambda: None
+        """Called before another routing counts."""
         self._identity = SenderIdentity(stream, process, sequencer, watched=not self.delegate)
         self._patience = patience
         self._control = ControlClient(address, patience=patience)
@@ -231,6 +233,7 @@ class Session:
                 except ValueError as error:
                     log.error("routing of stream %r: %s; the one before is kept", stream, error)
                     continue
+                self.before_routing()
                 self._perform(self.core.routed(routing, self._now()))
                 if self._seed is not None and routing.allowed_skew:
                     self._seed.follow(name for name, consumer in routing.consumers.items() if not consumer.log)

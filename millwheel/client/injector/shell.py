@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from millwheel.client.control import DEFAULT_ADDRESS
+from millwheel.client.injector.buffer import SendBuffer
 from millwheel.client.injector.encoding import GivenKeys, RecordEncoder
 from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, UserId, drawn_scope, partition_scope
 from millwheel.client.injector.messages import Columns, Limits
@@ -29,6 +30,8 @@ from millwheel.sdk.topology import Topology
 __all__ = ["BatchOf", "Injector", "InjectorSettings"]
 
 _CHUNK: Final = 1_000
+_TURN: Final = 256
+"""Records sent one by one, before other tasks have their turn."""
 _CHUNK_BYTES: Final = 1 << 20
 _OPAQUE: Final = IdScope(IdKind.OPAQUE)
 
@@ -99,8 +102,12 @@ class Injector:
         self._encoder = RecordEncoder(stream, topology)
         self._hasher = IdHasher(stream, self._source)
         self._session = Session(address, stream, process, sequencer or 0, settings.limits, settings.patience)
+        self._session.before_routing = self._drain
+        self._buffer = SendBuffer()
         self._opened = False
         self._drawn = 0
+        self._drawn_within: IdScope | None = None
+        self._turn = _TURN
 
     # Its life.
 
@@ -147,13 +154,40 @@ class Injector:
 
         See :meth:`send_many` for the arguments and errors.
         """
-        await self.send_many(
-            (value,),
-            (timestamp,),
-            ids=None if id is None else (id,),
-            positions=None if position is None else (position,),
-            partition=partition,
-        )
+        self._session.check()
+        ids = None if id is None else (id,)
+        positions = None if position is None else (position,)
+        scope = self._scope(ids, positions, partition, None)
+        if self._fits(scope, timestamp):
+            call = _Call((value,), (timestamp,), ids, positions, scope, None, False)
+            columns = self._columns(call, 0, 1)
+            if positions is not None and not self._buffer:
+                self._session.core.check_positions(columns.scope, columns.ids)
+            keys = {name: column[0] for name, column in columns.keys.items()}
+            self._buffer.add(columns.scope, columns.ids[0], columns.values[0], timestamp, keys)
+            self._drawn += scope is None
+            if len(self._buffer) == 1:
+                asyncio.get_running_loop().call_soon(self._drain)
+        else:
+            await self._send_columns(_Call((value,), (timestamp,), ids, positions, scope, None, False))
+        self._turn -= 1
+        if self._turn <= 0:
+            self._turn = _TURN
+            await asyncio.sleep(0)
+
+    def _fits(self, scope: IdScope | None, timestamp: int) -> bool:
+        """Whether a record may be gathered with those before it, without waiting for anything."""
+        core, buffer = self._session.core, self._buffer
+        if buffer and (len(buffer) >= _CHUNK or buffer.scope != (scope or self._drawn_scope())):
+            self._drain()
+        return core.room() > len(buffer) and not core.publication.idling and not core.throttled(timestamp)
+
+    def _drain(self) -> None:
+        """Have the core accept what was gathered. If it has failed, every later call says why."""
+        if self._buffer:
+            columns = self._buffer.take()
+            if self._session.is_open and self._session.core.failed is None:
+                self._session.add(columns)
 
     async def send_many(
         self,
@@ -188,8 +222,11 @@ class Injector:
             if given is not None and len(given) != count:
                 raise UsageError(f"{count} values, but {len(given)} keys for {name}")
         scope = self._scope(ids, positions, partition, batch)
-        call = _Call(values, timestamps, ids, positions, scope, keys, encoded)
-        start = 0
+        await self._send_columns(_Call(values, timestamps, ids, positions, scope, keys, encoded))
+
+    async def _send_columns(self, call: _Call) -> None:
+        self._drain()
+        start, count = 0, len(call.values)
         while start < count:
             end = await self._room_for(call, start, min(start + _CHUNK, count))
             start = self._accept(call, start, end)
@@ -207,6 +244,16 @@ class Injector:
 
     def _accept(self, call: _Call, start: int, end: int) -> int:
         """Hand records to the core, fewer than asked for if they are large; up to which."""
+        # What other tasks gathered while this one waited was accepted before.
+        self._drain()
+        columns = self._columns(call, start, end)
+        self._session.add(columns)
+        if call.scope is None:
+            self._drawn += len(columns.values)
+        return start + len(columns.values)
+
+    def _columns(self, call: _Call, start: int, end: int) -> Columns:
+        """Records as the core takes them: encoded, keyed for each consumer, and with their ids."""
         values = call.values[start:end]
         routing = self._session.routing
         data = self._encoder.check(values) if call.encoded else self._encoder.encode(values, routing.format)
@@ -214,21 +261,17 @@ class Injector:
         part = slice(start, start + len(data))
         plain = None if call.encoded else values[: len(data)]
         given = _cut(call.keys, part)
-        columns = {
+        keys = {
             name: self._encoder.keys(consumer, plain, data, given, routing.format)
             for name, consumer in routing.consumers.items()
         }
         scope, known = self._known(call, part)
-        self._session.add(Columns(data, call.timestamps[part], columns, scope, known))
-        if call.scope is None:
-            self._drawn += len(data)
-        return part.stop
+        return Columns(data, call.timestamps[part], keys, scope, known)
 
     def _known(self, call: _Call, part: slice) -> tuple[IdScope, Sequence[int] | Sequence[bytes]]:
         """The ids of records, and within what they are unique."""
         if call.scope is None:
-            scope = drawn_scope(self.stream, self.process, self._session.sequencer)
-            return scope, range(self._drawn, self._drawn + part.stop - part.start)
+            return self._drawn_scope(), range(self._drawn, self._drawn + part.stop - part.start)
         if call.ids is not None:
             return call.scope, self._hasher.hash_all(call.ids[part])
         assert call.positions is not None
@@ -254,6 +297,11 @@ class Injector:
             return _OPAQUE
         return None if positions is None else partition_scope(self.stream, self._source, partition)
 
+    def _drawn_scope(self) -> IdScope:
+        if self._drawn_within is None:
+            self._drawn_within = drawn_scope(self.stream, self.process, self._session.sequencer)
+        return self._drawn_within
+
     # Watermarks.
 
     @property
@@ -264,11 +312,13 @@ class Injector:
     @property
     def unacked(self) -> int:
         """Records sent and not yet ACKed, counted once for each consumer."""
+        self._drain()
         return self._session.core.unacked
 
     @property
     def late(self) -> int:
         """Records sent behind the published watermark, ever."""
+        self._drain()
         return self._session.core.late
 
     @property
@@ -285,6 +335,7 @@ class Injector:
         self._check_publishes()
         if self._session.core.publication.idling:
             await self._session.wake()
+        self._drain()
         self._session.core.publication.declare(watermark)
         self._session.publish()
 
@@ -296,11 +347,13 @@ class Injector:
         self._session.check()
         self._check_publishes()
         await self.flush()
+        self._drain()
         self._session.core.publication.idle()
         self._session.publish()
 
     async def flush(self) -> None:
         """Wait until every record sent so far is ACKed by every consumer: it took effect, and will not be forgotten."""
+        self._drain()
         target = self._session.core.accepted
         await self._session.until(lambda: self._session.core.flushed(target))
 
@@ -308,6 +361,7 @@ class Injector:
         """The end of this process's part of the stream: waits for the ACKs, then publishes plus infinity. Final."""
         self._session.check()
         self._check_publishes()
+        self._drain()
         self._session.core.publication.finish()
         await self.flush()
         await self._session.settle()
@@ -321,6 +375,7 @@ class Injector:
 
         None if nothing of it was sent by this process.
         """
+        self._drain()
         return self._session.core.acknowledged(partition_scope(self.stream, self._source, partition))
 
 

@@ -1,0 +1,59 @@
+"""Records sent one by one, gathered until the event loop turns: the core gets them as one column (5.2). Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.client.injector.ids import IdKind, IdScope
+from millwheel.client.injector.messages import Columns
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.sdk.errors import UsageError
+
+__all__ = ["SendBuffer"]
+
+
+class SendBuffer:
+    """Records of one scope, with their keys at the consumers of one routing.
+
+    What the core would refuse is refused when it comes, while its sender is there to hear of it.
+    """
+
+    __slots__ = ("_data", "_ids", "_keys", "_timestamps", "scope")
+
+    def __init__(self) -> None:
+        self.scope: IdScope | None = None
+        self._data: list[bytes] = []
+        self._timestamps: list[int] = []
+        self._ids: list[Any] = []
+        self._keys: dict[str, list[bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def add(self, scope: IdScope, id_: int | bytes, data: bytes, timestamp: int, keys: dict[str, bytes]) -> None:
+        """Append a record; those before it are of the same scope and routing, or there are none.
+
+        UsageError for a position that does not rise, or an infinite timestamp.
+        """
+        if not MIN_TIMESTAMP < timestamp < MAX_TIMESTAMP:
+            raise UsageError("a record's timestamp is a time in microseconds, not an infinity")
+        if self._data:
+            if scope.kind is IdKind.POSITION and id_ <= self._ids[-1]:
+                raise UsageError(
+                    f"positions of {scope.name!r} must rise from record to record: {id_!r} came after {self._ids[-1]}"
+                )
+            for name, key in keys.items():
+                self._keys[name].append(key)
+        else:
+            self.scope = scope
+            self._keys = {name: [key] for name, key in keys.items()}
+        self._data.append(data)
+        self._timestamps.append(timestamp)
+        self._ids.append(id_)
+
+    def take(self) -> Columns:
+        """Everything gathered; the buffer is empty then. There is something."""
+        assert self.scope is not None
+        columns = Columns(self._data, self._timestamps, self._keys, self.scope, self._ids)
+        self._data, self._timestamps, self._ids, self._keys = [], [], [], {}
+        return columns
