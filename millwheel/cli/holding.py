@@ -168,7 +168,7 @@ _WORDS: Final = {
     HoldKind.HOLD_KIND_RECORD: "a record that it received is not committed",
     HoldKind.HOLD_KIND_PRODUCTION: "a production is not ACKed by its consumer",
     HoldKind.HOLD_KIND_TIMER: "a timer that is not due holds its output",
-    HoldKind.HOLD_KIND_STATE: "a hold that user code has set, or a wall timer's",
+    HoldKind.HOLD_KIND_STATE: "a hold on state, or of a timer",
     HoldKind.HOLD_KIND_INJECTOR: "an injector",
 }
 

@@ -72,7 +72,16 @@ class OutputBinding:
 class Scope:
     """What all contexts of one interval share. The core moves ``watermark`` and ``now`` between batches."""
 
-    __slots__ = ("computation", "decode_state", "new_state", "now", "outputs", "produced_bytes", "watermark")
+    __slots__ = (
+        "computation",
+        "decode_state",
+        "handles_timers",
+        "new_state",
+        "now",
+        "outputs",
+        "produced_bytes",
+        "watermark",
+    )
 
     def __init__(
         self,
@@ -80,11 +89,13 @@ class Scope:
         outputs: Mapping[str, OutputBinding],
         new_state: Callable[[], Any],
         decode_state: Callable[[bytes], Any],
+        handles_timers: bool,
     ) -> None:
         self.computation = computation
         self.outputs = dict(outputs)
         self.new_state = new_state
         self.decode_state = decode_state
+        self.handles_timers = handles_timers
         self.watermark = 0
         self.now = 0
         # Bytes produced since the batch began: what bounds a journal entry.
@@ -204,6 +215,10 @@ class Context(Generic[State]):
         committed the timer holds the output watermark at ``hold``, by default at ``at`` (wall timers: at the
         timestamp of what the hook runs for), so that what the firing produces is not late (section 4.6).
         """
+        if not self._scope.handles_timers:
+            raise UsageError(
+                f"computation {self._scope.computation!r} sets a timer, and has no process_timer: define it"
+            )
         at = _checked(at, "set_timer")
         hold = None if hold is None else _checked(hold, "set_timer(hold=…)")
         if not isinstance(tag, str):

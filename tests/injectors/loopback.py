@@ -27,7 +27,7 @@ from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import Sender
 from tests.injectors.receivers import NOT_OWNER, Answer, Consumer
 
-__all__ = ["Cluster", "Worker", "cluster"]
+__all__ = ["Authority", "Cluster", "Worker", "cluster"]
 
 
 def _as_send(request: delivery_pb2.DeliverRequest, address: str) -> Send:
@@ -53,6 +53,20 @@ def _as_send(request: delivery_pb2.DeliverRequest, address: str) -> Send:
         request.positions.mark,
         list(request.positions.unacked),
     )
+
+
+class Authority(WatermarkServicer):
+    """The real one, which may be made to wait before it explains anything."""
+
+    def __init__(self, shell: AuthorityShell) -> None:
+        super().__init__(shell)
+        self.explaining = asyncio.Event()
+        self.explaining.set()
+
+    async def ExplainWatermark(self, request: Any, context: Any) -> Any:
+        """When it may."""
+        await self.explaining.wait()
+        return await super().ExplainWatermark(request, context)
 
 
 class Worker(DeliveryServiceServicer):
@@ -129,7 +143,7 @@ class Worker(DeliveryServiceServicer):
             await asyncio.sleep(0.001)
             for consumer in self.consumers.values():
                 for journal, receiver in list(consumer.receivers.items()):
-                    if consumer.owners[journal] == self.address:
+                    if consumer.owners[journal] == self.address and not consumer.hold:
                         self._tell(receiver.commit(1_000_000 if self.calm else self.chance.randint(1, 400)))
 
     def _tell(self, answers: list[tuple[str, Answer]]) -> None:
@@ -150,6 +164,7 @@ class Cluster(RoutingServiceServicer, InjectionServiceServicer):
         self.stream = topology_pb2.StreamSpec(name="s", format=topology_pb2.VALUE_FORMAT_MSGPACK, injected=True)
         self.revision = 1
         self.sequencer = 0
+        self.watermarks: Authority
         self.mute = False
         """Tell no routing."""
         self._changed = asyncio.Event()
@@ -222,7 +237,8 @@ async def cluster(seed: int, workers: int = 2) -> AsyncIterator[Cluster]:
     server = create_server()
     add_RoutingServiceServicer_to_server(made, server)
     add_InjectionServiceServicer_to_server(made, server)
-    add_WatermarkServiceServicer_to_server(WatermarkServicer(authority), server)
+    made.watermarks = Authority(authority)
+    add_WatermarkServiceServicer_to_server(made.watermarks, server)
     made.address = made.authority = bind(server)
     await server.start()
     try:

@@ -118,6 +118,8 @@ class Consumer:
     tenures: dict[str, int] = field(default_factory=dict)
     retired: list[Receiver] = field(default_factory=list)
     journals: int = 1
+    hold: bool = False
+    """Whether nothing is committed for the moment."""
 
     @classmethod
     def new(cls, name: str, owner: str, since: int = 0) -> Consumer:

@@ -261,13 +261,22 @@ def test_a_merge_regroups_unacked_records_with_rising_positions_g11() -> None:
 
 
 def test_a_new_owner_is_not_made_to_wait_for_what_the_old_one_refused_g11() -> None:
-    core = opened()
+    core = opened(replace(LIMITS, retry_first=20_000))
     (send,) = sends(add(core, [1]))
     core.answered(send.token, NOT_OWNER, (), "moved", 0)
     (again,) = sends(core.routed(routing(one(Route(ALL_KEYS, "j1", "a", (2, 0))), revision=2), 1))
     assert again.ids == [1]
-    core.answered(again.token, ACKED, (), "", 2)
-    assert len(sends(add(core, [2], 2))) == 1
+    add(core, [2], 2)
+    assert len(sends(core.tick(2 + LIMITS.linger))) == 1
+
+
+def test_of_what_may_be_sent_the_oldest_goes_first() -> None:
+    core = opened(replace(LIMITS, max_flights=1))
+    (first,) = sends(add(core, range(10)))
+    assert sends(add(core, range(10, 20))) == []
+    core.answered(first.token, FULL, (), "full", 0)
+    (again,) = sends(core.tick(100))
+    assert again.ids == first.ids
 
 
 def test_an_older_routing_changes_nothing() -> None:
@@ -395,7 +404,8 @@ def test_g8_idle_is_said_when_nothing_is_unacked_and_waking_starts_where_the_oth
     assert not core.published().idle
     core.answered(send.token, ACKED, (), "", 0)
     assert core.published().idle
-    core.publication.wake(500)
+    core.publication.wake()
+    core.publication.raise_to(500)
     assert core.published() == (500, False)
 
 

@@ -9,11 +9,14 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from millwheel.client.injector import Injector, InjectorError, InjectorSettings, InjectorSupersededError, Limits
 from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.sdk.errors import UsageError
 from tests.injectors.loopback import Cluster, cluster
+from tests.injectors.receivers import Consumer
 
 QUICK = Limits(batch_records=50, window_records=2_000, retry_first=2_000, retry_last=50_000, resend_after=2_000_000)
 SETTINGS = InjectorSettings(patience=10, limits=QUICK)
@@ -186,3 +189,120 @@ async def test_what_is_missing_for_a_start_is_named() -> None:
         made.authority = ""
         with pytest.raises(InjectorError, match="no low watermark authority serves stream 's'"):
             await Injector(made.address, "s", settings=settings).open()
+
+
+async def test_what_a_dead_worker_had_is_sent_to_its_next_life_at_once_6_1_1() -> None:
+    async with cluster(1, workers=1) as made, Injector(made.address, "s") as injector:
+        worker = made.workers[0]
+        worker.calm = True
+        for consumer in made.consumers.values():
+            consumer.hold = True
+        await injector.send_many(values(0, 500), [5] * 500)
+        while sum(size for size, _ in worker.batches) < 1_000:  # noqa: ASYNC110 - what the worker keeps has no event
+            await asyncio.sleep(0.001)
+        await worker.die()
+        for consumer in made.consumers.values():
+            consumer.hold = False
+        await worker.start()
+        await asyncio.wait_for(injector.flush(), 5)
+        check_once(made, 500)
+
+
+async def test_g7_a_process_wakes_before_anything_of_it_is_sent_5_2() -> None:
+    async with cluster(1, workers=1) as made:
+        made.workers[0].calm = True
+        async with (
+            Injector(made.address, "s", process="a") as sleeper,
+            Injector(made.address, "s", process="b") as other,
+        ):
+            await other.advance(1_000)
+            await sleeper.idle()
+            made.watermarks.explaining.clear()
+            waking = [asyncio.create_task(sleeper.send(value, timestamp=2_000)) for value in values(0, 5)]
+            waking.append(asyncio.create_task(sleeper.send_many(values(5, 9), [2_000] * 4)))
+            waking.append(asyncio.create_task(sleeper.advance(1_500)))
+            await asyncio.sleep(0.1)
+            assert not any(task.done() for task in waking)
+            assert made.workers[0].batches == []
+            made.watermarks.explaining.set()
+            await asyncio.gather(*waking)
+            await sleeper.flush()
+            assert sleeper.watermark >= 1_000
+        check_once(made, 9)
+
+
+async def test_g7_a_process_begins_where_it_was_or_where_the_others_are_5_2() -> None:
+    async with cluster(1) as made:
+        async with Injector(made.address, "s", process="a") as first:
+            await first.advance(5_000)
+        async with Injector(made.address, "s", process="a") as again:
+            assert again.watermark == 5_000
+            async with Injector(made.address, "s", process="b") as newcomer:
+                assert newcomer.watermark == 5_000
+
+
+async def test_g8_the_end_is_known_to_the_authority_when_finish_returns_5_2() -> None:
+    async with cluster(1) as made, Injector(made.address, "s") as injector:
+        made.watermarks.explaining.clear()
+        finishing = asyncio.create_task(injector.finish())
+        await asyncio.sleep(0.05)
+        assert not finishing.done()
+        made.watermarks.explaining.set()
+        await finishing
+
+
+async def test_g3_a_process_without_records_hears_of_its_successor_too_fig_12() -> None:
+    async with cluster(1) as made:
+        first = Injector(made.address, "s")
+        await first.open()
+        async with Injector(made.address, "s"):
+            with pytest.raises(InjectorSupersededError, match="authority refused sequencer 1"):
+                await keep_advancing(first)
+        await first.close()
+
+
+async def keep_advancing(injector: Injector) -> None:
+    for watermark in range(500):
+        await injector.advance(watermark)
+        await asyncio.sleep(0.005)
+
+
+async def test_records_sent_one_by_one_go_in_the_order_of_all_others() -> None:
+    async with cluster(1, workers=1) as made, Injector(made.address, "s") as injector:
+        made.workers[0].calm = True
+        for start in range(0, 1_200, 6):
+            for number in range(start, start + 4):
+                await injector.send(values(number, number + 1)[0], timestamp=5, position=number, partition="p")
+            await injector.send_many(
+                values(start + 4, start + 6), [5, 5], positions=[start + 4, start + 5], partition="p"
+            )
+            await injector.send({"k": "x", "n": f"drawn {start}"}, timestamp=5)
+            await injector.send({"k": "x", "n": f"named {start}"}, timestamp=5, id=start)
+        assert injector.acknowledged("p") is not None
+        with pytest.raises(UsageError, match="must rise"):
+            await injector.send(values(0, 1)[0], timestamp=5, position=1_199, partition="p")
+        await injector.send(values(0, 1)[0], timestamp=5, position=5_000, partition="p")
+        with pytest.raises(UsageError, match="must rise"):
+            await injector.send(values(0, 1)[0], timestamp=5, position=5_000, partition="p")
+        with pytest.raises(UsageError, match="infinity"):
+            await injector.send(values(0, 1)[0], timestamp=MAX_TIMESTAMP)
+        await injector.flush()
+        assert injector.acknowledged("p") == 5_001
+        rows = made.consumers["x"].committed()
+        assert len(rows) == 1_601
+
+
+async def test_a_consumer_that_joins_finds_no_record_without_its_key() -> None:
+    async with cluster(1, workers=1) as made, Injector(made.address, "s") as injector:
+        made.workers[0].calm = True
+        for number in range(2_000):
+            await injector.send(values(number, number + 1)[0], timestamp=5)
+            if number == 700:
+                made.consumers["z"] = Consumer.new("z", made.workers[0].address)
+                made.changed()
+            if number % 50 == 0:
+                await asyncio.sleep(0.002)
+        await injector.flush()
+        got = sorted(msgspec.msgpack.decode(row[2])["n"] for row in made.consumers.pop("z").committed())
+        assert got == list(range(got[0], 2_000))
+        check_once(made, 2_000)

@@ -19,7 +19,7 @@ from millwheel.client.injector import (
     StreamDrainingError,
 )
 from millwheel.client.subscription import From, Subscription
-from millwheel.core.time import MAX_TIMESTAMP, seconds
+from millwheel.core.time import MAX_TIMESTAMP, hours, seconds
 from millwheel.rpc.failures import RequestError
 from millwheel.sdk.errors import KeyExtractionError, UsageError, ValueEncodeError
 from tests.injectors import injected_shop as sample
@@ -125,6 +125,36 @@ async def test_g1_replayed_batches_have_no_effect_9(server: DevServer, submit: S
         await asyncio.gather(task(0, ORDERS[:500][::-1]), task(1, ORDERS[1_000:]))
         await driver.finish()
     check_once(await everything(server.address, "echo"), ORDERS)
+
+
+async def test_ids_are_unique_within_their_source_or_batch_6_1_1(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    async with (
+        Injector(server.address, "orders", process="a", topology=sample.shop) as one,
+        Injector(server.address, "orders", process="b", topology=sample.shop) as other,
+    ):
+        for injector in (one, other):
+            await injector.send(Order("u", 1), timestamp=5, id="same")
+            await injector.send(Order("u", 2), timestamp=5, id="same")
+        for batch in (7, 8):
+            for _ in range(2):
+                await one.send_many([Order("v", batch)], [5], ids=["same"], batch=BatchOf("q", batch))
+            await one.flush()
+        await asyncio.gather(one.finish(), other.finish())
+    assert Counter(row["number"] for row in await everything(server.address, "echo")) == {1: 2, 7: 1, 8: 1}
+
+
+async def test_a_delegates_records_are_taken_wherever_the_watermark_is_9(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    async with Injector(server.address, "orders", topology=sample.shop) as driver:
+        await driver.advance(hours(5))
+        await driver.send(ORDERS[0], timestamp=hours(6), id=0)
+        await driver.flush()
+        async with Injector(server.address, "orders", topology=sample.shop, sequencer=driver.sequencer) as delegate:
+            await delegate.send(ORDERS[1], timestamp=hours(6), id=1)
+            await asyncio.wait_for(delegate.flush(), 5)
+        await driver.finish()
+    check_once(await everything(server.address, "echo"), ORDERS[:2])
 
 
 async def test_keys_by_code_need_the_topology_or_the_keys_4_2(server: DevServer, submit: Submit) -> None:
@@ -253,4 +283,4 @@ async def test_values_and_calls_that_make_no_sense_are_named(server: DevServer, 
             await plain.send({"number": 5}, timestamp=1)
         with pytest.raises(UsageError, match="2 keys"):
             await plain.send_many([{"number": 5}], [1], keys=["a", "b"])
-        await plain.send(Order("u", 5), timestamp=1)
+        await plain.send_many([Order("u", 5), {"user": "u", "number": 6}], [1, 1])

@@ -10,6 +10,7 @@ import pytest
 import millwheel as mw
 from millwheel.core.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.errors import MillwheelError
+from millwheel.worker.messages import Report
 from tests.interval.solo import Solo
 
 Do = Callable[[mw.Context[Any]], None]
@@ -153,3 +154,30 @@ def test_g2_what_could_not_be_read_again_is_refused_before_it_is_journaled(do: D
     solo.commit_all()
     assert len(caught) == 1
     Solo(Scripted({}, lambda ctx: None), entries=solo.entries)
+
+
+def test_g8_a_timer_that_fails_is_named_as_what_holds_4_6() -> None:
+    """The report said that it was user code's hold, and not whose."""
+
+    def fail(ctx: mw.Context[Any]) -> None:
+        raise ValueError("not yet")
+
+    solo = Solo(Scripted({"set": lambda ctx: ctx.set_timer(Timestamp(100), "t")}, fail))
+    solo.deliver(("k", "set", 10))
+    solo.watermark(90)
+    solo.commit_all()
+    solo.watermark(MAX_TIMESTAMP)
+    solo.commit_all()
+    assert (solo.output, solo.take(Report)[-1].subject) == (
+        100,
+        "timer 't' of key 'k' is due and waits for its next attempt after 1 failed",
+    )
+
+
+def test_g8_a_timers_own_hold_is_named_4_6() -> None:
+    hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(Timestamp(100), "t", hold=Timestamp(40))}
+    solo = Solo(Scripted(hooks, lambda ctx: None))
+    solo.deliver(("k", "set", 10))
+    solo.watermark(90)
+    solo.commit_all()
+    assert (solo.output, solo.take(Report)[-1].subject) == (40, "timer 't' of key 'k'")

@@ -295,12 +295,18 @@ def test_consumers_are_listed_by_name_with_their_keys_figure_5() -> None:
 
 
 def test_a_timer_without_a_hook_names_computation_key_and_tag_4_6() -> None:
-    context: Context[int] = Context(b"k", StateCell(), Scope("counter", {}, int, lambda _: 0))
+    context: Context[int] = Context(b"k", StateCell(), Scope("counter", {}, int, lambda _: 0, handles_timers=True))
     with pytest.raises(mw.UsageError) as raised:
         Counter().process_timer(context, mw.Timer("end", mw.Timestamp(3)))
     assert str(raised.value) == (
         "Counter was woken by the timer 'end' of key 'k', but does not override process_timer(self, ctx, timer)"
     )
+
+
+def test_a_timer_that_nothing_would_handle_fails_where_it_is_set_4_6() -> None:
+    context: Context[int] = Context(b"k", StateCell(), Scope("counter", {}, int, lambda _: 0, handles_timers=False))
+    with pytest.raises(mw.UsageError, match="computation 'counter' sets a timer, and has no process_timer"):
+        context.set_timer(mw.Timestamp(3))
 
 
 def test_changes_after_a_check_are_seen() -> None:

@@ -37,6 +37,9 @@ class Count(mw.Computation[Word, State]):
             ctx.set_timer(record.timestamp, "t" * 1_000)
         ctx.produce("seen", Seen(text, state.times))
 
+    def process_timer(self, ctx: mw.Context[State], timer: mw.Timer) -> None:
+        """Timers are set to be looked at, and have nothing to do."""
+
 
 words = mw.Topology("words")
 words.source("spoken", Word)

@@ -92,7 +92,7 @@ class IntervalState:
         self.config = config
         self.settings = config.settings
         self.program = program
-        self.scope = Scope(program.name, outputs, program.state.new, program.state.decode)
+        self.scope = Scope(program.name, outputs, program.state.new, program.state.decode, program.handles_timers)
         self.inputs = InputWatermark(config.senders)
         self.intake = Intake()
         self.dedup = Dedup(config.keys, config.journal)

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Final
 
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.worker.interval.intake import Wait
-from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.interval.intake import ParkedKey, Wait
+from millwheel.worker.interval.state import IntervalState, effective_hold
 
 __all__ = ["hold_subject", "hold_witness"]
 
@@ -19,8 +19,9 @@ _SHOWN: Final = 80
 
 
 def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> bytes | None:
-    """What a report's subject depends on besides its values: a key that waits while records hold."""
-    return next(iter(state.intake.parked), None) if hold == HoldKind.HOLD_KIND_RECORD else None
+    """What a report's subject depends on besides its values: a key that waits with its records or timers."""
+    waits = hold in (HoldKind.HOLD_KIND_RECORD, HoldKind.HOLD_KIND_STATE)
+    return next(iter(state.intake.parked), None) if waits else None
 
 
 def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> str:
@@ -41,13 +42,16 @@ def _shown(key: bytes) -> str:
     return repr(key[:_SHOWN].decode("utf-8", "backslashreplace"))
 
 
+def _waits(parked: ParkedKey) -> str:
+    tried = f" after {parked.attempts} failed" if parked.attempts else ""
+    why = "for its next attempt" if parked.wait is Wait.READY and parked.attempts else parked.wait.value
+    return f"waits {why}{tried}"
+
+
 def _record(state: IntervalState, value: int) -> str:
     for key, parked in islice(state.intake.parked.items(), _LOOK):
-        if not any(len(item) == 2 and item[0].held == value for item in parked.items):
-            continue
-        tried = f", {parked.attempts} failed attempts" if parked.attempts else ""
-        why = "for its next attempt" if parked.wait is Wait.READY and parked.attempts else parked.wait.value
-        return f"key {_shown(key)} waits {why}{tried}"
+        if any(receipt.held == value for receipt, _ in parked.items):
+            return f"key {_shown(key)} {_waits(parked)}"
     for chunk in islice(state.intake.line, _LOOK):
         if chunk.receipt.held == value:
             delivery = chunk.receipt.delivery
@@ -69,7 +73,12 @@ def _hold(state: IntervalState, value: int) -> str:
     for key, held in islice(state.holds.items(), _LOOK):
         if held == value:
             return f"key {_shown(key)}"
-    for key, tag, setting in islice(state.timers[True].items(), _LOOK):
-        if value in (setting.hold, setting.cause):
-            return f"key {_shown(key)}, wall timer {tag!r}"
+    for key, parked in islice(state.intake.parked.items(), _LOOK):
+        for at, wall, tag in parked.due:
+            if at == value and not wall:
+                return f"timer {tag!r} of key {_shown(key)} is due and {_waits(parked)}"
+    for wall in (False, True):
+        for key, tag, setting in islice(state.timers[wall].items(), _LOOK):
+            if effective_hold(setting, wall) == value:
+                return f"timer {tag!r} of key {_shown(key)}"
     return ""

@@ -82,7 +82,6 @@ class Link:
 
     async def _converse(self, call: Any) -> None:
         """One stream, from its start to its end."""
-        self._queue.clear()
         self._events.connected(self.address)
         writer = asyncio.create_task(self._write(call))
         try:

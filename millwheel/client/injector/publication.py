@@ -78,13 +78,12 @@ class Publication:
         self.declare(watermark)
         self.raise_to(watermark)
 
-    def wake(self, others: int) -> None:
-        """Take part again, from where the ``others`` have got to meanwhile: what is older is late."""
+    def wake(self) -> None:
+        """Take part again."""
         self._idling = False
-        self.raise_to(others)
 
     def raise_to(self, watermark: int) -> None:
-        """Start from ``watermark``. Only while nothing is un-ACKed."""
+        """Start from ``watermark``: what is older is late. Only while nothing is un-ACKed."""
         self._value = max(self._value, watermark)
 
     def update(self, oldest_unacked: int) -> Published:

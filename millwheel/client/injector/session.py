@@ -132,10 +132,15 @@ class Session:
         """Have the core accept records."""
         self._perform(self.core.add(columns, self._now()))
 
+    @property
+    def asleep(self) -> bool:
+        """Whether :meth:`wake` must end before a record is accepted."""
+        return self.core.publication.idling or self._waking.locked()
+
     async def admission(self, newest: int) -> None:
         """Wait for the end of idleness, for room, and for the throttle."""
         core = self.core
-        if core.publication.idling:
+        if self.asleep:
             await self.wake()
         if core.room() and not core.throttled(newest):
             return
@@ -155,10 +160,13 @@ class Session:
         log.warning("injector %s of stream %r has waited for %g s: %s", core.process, core.stream, _LONG_THROTTLE, why)
 
     async def wake(self) -> None:
-        """Take part in the minimum again, before anything is sent: else it could pass the records."""
+        """Take part in the minimum again, from where the other processes are by now.
+
+        Nothing may be sent before the authority knows: else the minimum could pass what is sent.
+        """
         async with self._waking:
             if self.core.publication.idling and self._seed is not None:
-                self.core.publication.wake(self._seed.together)
+                self.core.publication.wake()
                 await self.settle()
                 self.core.publication.raise_to(self._seed.together)
 

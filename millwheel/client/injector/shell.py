@@ -180,7 +180,7 @@ class Injector:
         core, buffer = self._session.core, self._buffer
         if buffer and (len(buffer) >= _CHUNK or buffer.scope != (scope or self._drawn_scope())):
             self._drain()
-        return core.room() > len(buffer) and not core.publication.idling and not core.throttled(timestamp)
+        return core.room() > len(buffer) and not self._session.asleep and not core.throttled(timestamp)
 
     def _drain(self) -> None:
         """Have the core accept what was gathered. If it has failed, every later call says why."""
@@ -333,7 +333,7 @@ class Injector:
         """
         self._session.check()
         self._check_publishes()
-        if self._session.core.publication.idling:
+        if self._session.asleep:
             await self._session.wake()
         self._drain()
         self._session.core.publication.declare(watermark)

@@ -1,0 +1,137 @@
+"""watermark show and explain, and key inspect, against a server that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from millwheel.client.injector import Injector
+from tests.system import words as program
+from tests.system.server import Finished, Server, run_cli
+from tests.system.speaking import SOURCE, submit_source
+from tests.system.words import Word
+
+TIMED = SOURCE.replace(
+    'ctx.produce("seen", Seen(text, state.times))',
+    'ctx.set_timer(mw.Timestamp(9_000_000), text, hold=mw.Timestamp(2_500_000) if text == "hold" else None)\n'
+    '        if text == "fail":\n'
+    '            raise ValueError("I do not like it")',
+).replace("on_failure=mw.dead_letter(after=1)", "on_failure=mw.retry()")
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    made = Server(tmp_path / "db", tmp_path / "server.log")
+    try:
+        await made.start()
+        await submit_source(made, "words", TIMED)
+        yield made
+    finally:
+        await made.close()
+
+
+async def explained(server: Server, part: str) -> Finished:
+    """What explain says, as soon as it says ``part``."""
+    until = asyncio.get_running_loop().time() + 15
+    while True:
+        told = await run_cli(server.address, "watermark", "explain", "words/count")
+        assert told.code == 0, told.err
+        if part in told.out or asyncio.get_running_loop().time() > until:
+            assert part in told.out
+            return told
+
+
+async def test_g8_explain_names_whatever_holds_a_watermark_back(server: Server) -> None:
+    told = await explained(server, "no injector process has announced itself")
+    assert "low watermark of words/count: -inf" in told.out
+    assert "words/count waits for source spoken  (-inf)" in told.out
+    async with Injector(server.address, "spoken", process="reader", topology=program.words) as injector:
+        await injector.send(Word("plain"), timestamp=1_000_000)
+        await injector.advance(2_000_000)
+        await injector.flush()
+        await explained(server, "injector process 'reader' last published 1970-01-01T00:00:02Z")
+        await injector.send(Word("hold"), timestamp=2_600_000)
+        await injector.advance(4_000_000)
+        await injector.flush()
+        await explained(server, "key 'hold'")
+        as_json = await run_cli(server.address, "watermark", "explain", "words/count", "-o", "json")
+        cause = json.loads(as_json.out)["cause"]
+        assert (cause["kind"], cause["name"]) == ("state", "words/count")
+        assert json.loads(as_json.out)["low_watermark_us"] == 2_500_000
+        await injector.advance(10_000_000)
+        await explained(server, "1970-01-01T00:00:10Z")
+        await injector.send(Word("fail"), timestamp=11_000_000)
+        await injector.advance(20_000_000)
+        told = await explained(server, "key 'fail' waits for its next attempt")
+        assert "a record that it received is not committed" in told.out
+        await server.kill()
+        gone = await run_cli(server.address, "watermark", "explain", "words/count")
+        assert gone.code == 4
+        assert "start-dev" in gone.err
+        await injector.close()
+
+
+async def test_show_has_a_row_for_each_source_and_computation(server: Server) -> None:
+    async with Injector(server.address, "spoken", process="reader", topology=program.words) as injector:
+        await injector.send(Word("plain"), timestamp=1_000_000)
+        await injector.advance(2_000_000)
+        await injector.flush()
+        await explained(server, "1970-01-01T00:00:02Z")
+        shown = await run_cli(server.address, "watermark", "show", "-o", "json")
+        rows = json.loads(shown.out)
+        assert [(row["kind"], row["name"], row["low_watermark"], row["held_by"]) for row in rows] == [
+            ("source", "spoken", "1970-01-01T00:00:02Z", "injector process reader"),
+            ("computation", "count", "1970-01-01T00:00:02Z", "input: source spoken"),
+        ]
+        assert all(row["lag_seconds"] > 0 for row in rows)
+        table = await run_cli(server.address, "watermark", "show", "words")
+        assert table.out.splitlines()[0].split() == [
+            "TOPOLOGY",
+            "KIND",
+            "NAME",
+            "LOW",
+            "WATERMARK",
+            "LAG",
+            "HELD",
+            "BY",
+        ]
+        await injector.finish()
+    await explained(server, "nothing holds words/count")
+    ended = await run_cli(server.address, "watermark", "show", "-o", "yaml")
+    assert "lag_seconds: null" in ended.out
+    assert 'held_by: "nothing: it has ended"' in ended.out
+
+
+async def test_key_inspect_shows_state_timers_and_holds(server: Server) -> None:
+    async with Injector(server.address, "spoken", process="reader", topology=program.words) as injector:
+        await injector.send_many([Word("hold")] * 3, [3_000_000] * 3)
+    told = await run_cli(server.address, "key", "inspect", "words/count", "hold", "-o", "json")
+    found = json.loads(told.out)
+    assert found["state"]["times"] == 3
+    assert [(one["tag"], one["timestamp_us"], one["clock"]) for one in found["timers"]] == [
+        ("hold", 9_000_000, "watermark")
+    ]
+    assert found["timers"][0]["hold"] == "1970-01-01T00:00:02.500000Z"
+    table = await run_cli(server.address, "key", "inspect", "words/count", "hold")
+    assert '"times":3' in table.out
+    nothing = await run_cli(server.address, "key", "inspect", "words/count", "nobody")
+    assert (nothing.code, "state                none" in nothing.out, "no timers" in nothing.out) == (0, True, True)
+
+
+async def test_what_is_named_wrongly_is_said(server: Server) -> None:
+    for arguments, code, part in [
+        (("key", "inspect", "words/cont", "k"), 3, "did you mean 'count'"),
+        (("key", "inspect", "wrds/count", "k"), 3, "did you mean 'words'"),
+        (("key", "inspect", "words", "k"), 5, "write TOPOLOGY/COMPUTATION"),
+        (("key", "inspect", "words/count", "k" * 5_000), 5, "the limit is 4,096"),
+        (("watermark", "explain", "words/count/3"), 5, "write TOPOLOGY/COMPUTATION"),
+        (("watermark", "show", "wrds"), 3, "did you mean 'words'"),
+        (("watermark", "shw"), 2, "Did you mean"),
+    ]:
+        told = await run_cli(server.address, *arguments)
+        assert (told.code, told.out) == (code, ""), arguments
+        assert part in told.err, arguments
