@@ -65,16 +65,17 @@ def _check_free(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            raise _unusable(host, port, "the port is in use" if taken else error.strerror or str(error)) from error
+            if error.errno == errno.EADDRINUSE:
+                remedy = "stop the process that has it, or choose another port (0 takes a free one)"
+                raise _unusable(host, port, "the port is in use", remedy) from error
+            raise _unusable(host, port, error.strerror or str(error)) from error
 
 
-def _unusable(host: str, port: int, why: str) -> RequestError:
+def _unusable(
+    host: str, port: int, why: str, remedy: str = "name an address of this machine, and a port that you may have"
+) -> RequestError:
     return RequestError(
-        FailureCode.UNAVAILABLE,
-        f"cannot listen on {host}:{port}: {why}",
-        "stop the process that has it, or choose another port (0 takes a free one)",
-        reason="PORT_UNAVAILABLE",
+        FailureCode.UNAVAILABLE, f"cannot listen on {host}:{port}: {why}", remedy, reason="PORT_UNAVAILABLE"
     )
 
 

@@ -153,6 +153,7 @@ class IntervalRecord(_message.Message):
     SEQUENCER_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     OWNER_REVISION_FIELD_NUMBER: _builtins.int
+    PARENTS_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
     """The journal's incarnation id."""
     sequencer: _builtins.int
@@ -166,6 +167,12 @@ class IntervalRecord(_message.Message):
     def owner(self) -> _common_pb2.Endpoint:
         """Absent while nobody owns it."""
 
+    @_builtins.property
+    def parents(self) -> _containers.RepeatedCompositeFieldContainer[Global___ParentJournal]:
+        """Set for the child of a split or a merge until it has let go: the sealed journals that it starts from, and which
+        keys each of them had. Lineage is one deep: while there are any, the interval is not split or merged.
+        """
+
     def __init__(
         self,
         *,
@@ -174,14 +181,40 @@ class IntervalRecord(_message.Message):
         sequencer: _builtins.int = ...,
         owner: _common_pb2.Endpoint | None = ...,
         owner_revision: _builtins.int = ...,
+        parents: _abc.Iterable[Global___ParentJournal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "owner", b"owner"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "keys", b"keys", "owner", b"owner", "owner_revision", b"owner_revision", "sequencer", b"sequencer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "keys", b"keys", "owner", b"owner", "owner_revision", b"owner_revision", "parents", b"parents", "sequencer", b"sequencer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___IntervalRecord: _TypeAlias = IntervalRecord  # noqa: Y015
+
+@_typing.final
+class ParentJournal(_message.Message):
+    """A journal that a split or a merge has ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    journal: _builtins.str
+    @_builtins.property
+    def keys(self) -> _common_pb2.KeyInterval: ...
+    def __init__(
+        self,
+        *,
+        journal: _builtins.str = ...,
+        keys: _common_pb2.KeyInterval | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ParentJournal: _TypeAlias = ParentJournal  # noqa: Y015
 
 @_typing.final
 class StreamLogRecord(_message.Message):
@@ -222,7 +255,13 @@ class WorkerRecord(_message.Message):
 
     ENDPOINT_FIELD_NUMBER: _builtins.int
     STARTED_AT_US_FIELD_NUMBER: _builtins.int
+    DAEMON_FIELD_NUMBER: _builtins.int
+    PACKAGE_FIELD_NUMBER: _builtins.int
     started_at_us: _builtins.int
+    daemon: _builtins.str
+    """The daemon that the process belongs to: it and its siblings share a machine."""
+    package: _builtins.str
+    """The digest of the one code package that the process runs; empty: any package, and stream logs."""
     @_builtins.property
     def endpoint(self) -> _common_pb2.Endpoint: ...
     def __init__(
@@ -230,10 +269,12 @@ class WorkerRecord(_message.Message):
         *,
         endpoint: _common_pb2.Endpoint | None = ...,
         started_at_us: _builtins.int = ...,
+        daemon: _builtins.str = ...,
+        package: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "started_at_us", b"started_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["daemon", b"daemon", "endpoint", b"endpoint", "package", b"package", "started_at_us", b"started_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -209,3 +209,129 @@ class GetIntervalStatusResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetIntervalStatusResponse: _TypeAlias = GetIntervalStatusResponse  # noqa: Y015
+
+@_typing.final
+class GetWorkerLoadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetWorkerLoadRequest: _TypeAlias = GetWorkerLoadRequest  # noqa: Y015
+
+@_typing.final
+class GetWorkerLoadResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CPU_FIELD_NUMBER: _builtins.int
+    RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    INTERVALS_FIELD_NUMBER: _builtins.int
+    cpu: _builtins.float
+    """Of one core, over the last seconds: 1 is a whole core."""
+    resident_bytes: _builtins.int
+    memory_limit_bytes: _builtins.int
+    """What the machine (or its cgroup) has in all."""
+    @_builtins.property
+    def intervals(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalLoad]: ...
+    def __init__(
+        self,
+        *,
+        cpu: _builtins.float = ...,
+        resident_bytes: _builtins.int = ...,
+        memory_limit_bytes: _builtins.int = ...,
+        intervals: _abc.Iterable[Global___IntervalLoad] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu", "intervals", b"intervals", "memory_limit_bytes", b"memory_limit_bytes", "resident_bytes", b"resident_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetWorkerLoadResponse: _TypeAlias = GetWorkerLoadResponse  # noqa: Y015
+
+@_typing.final
+class IntervalLoad(_message.Message):
+    """One interval's share, over the last seconds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPUTATION_FIELD_NUMBER: _builtins.int
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    SEQUENCER_FIELD_NUMBER: _builtins.int
+    RECORDS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    BUSY_FIELD_NUMBER: _builtins.int
+    QUEUED_RECORDS_FIELD_NUMBER: _builtins.int
+    PENDING_PRODUCTIONS_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    CACHED_BYTES_FIELD_NUMBER: _builtins.int
+    INDEPENDENT_FIELD_NUMBER: _builtins.int
+    SAMPLE_FIELD_NUMBER: _builtins.int
+    computation: _builtins.str
+    journal: _builtins.str
+    sequencer: _builtins.int
+    records_per_second: _builtins.float
+    busy: _builtins.float
+    """Seconds of work per second."""
+    queued_records: _builtins.int
+    pending_productions: _builtins.int
+    keys: _builtins.int
+    cached_bytes: _builtins.int
+    independent: _builtins.bool
+    """Nothing is needed of the parents' journals any more (or there are none)."""
+    @_builtins.property
+    def sample(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyLoad]:
+        """A sample of the keys that cost most, with their share of the interval's records (0 to 1), in the keys' order:
+        enough to tell a key that halves the load, and a key too hot to split.
+        """
+
+    def __init__(
+        self,
+        *,
+        computation: _builtins.str = ...,
+        journal: _builtins.str = ...,
+        sequencer: _builtins.int = ...,
+        records_per_second: _builtins.float = ...,
+        busy: _builtins.float = ...,
+        queued_records: _builtins.int = ...,
+        pending_productions: _builtins.int = ...,
+        keys: _builtins.int = ...,
+        cached_bytes: _builtins.int = ...,
+        independent: _builtins.bool = ...,
+        sample: _abc.Iterable[Global___KeyLoad] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "computation", b"computation", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IntervalLoad: _TypeAlias = IntervalLoad  # noqa: Y015
+
+@_typing.final
+class KeyLoad(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    share: _builtins.float
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+        share: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "share", b"share"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyLoad: _TypeAlias = KeyLoad  # noqa: Y015

@@ -45,6 +45,11 @@ class InspectionServiceStub:
                 request_serializer=millwheel_dot_v1_dot_inspection__pb2.GetIntervalStatusRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_inspection__pb2.GetIntervalStatusResponse.FromString,
                 _registered_method=True)
+        self.GetWorkerLoad = channel.unary_unary(
+                '/millwheel.v1.InspectionService/GetWorkerLoad',
+                request_serializer=millwheel_dot_v1_dot_inspection__pb2.GetWorkerLoadRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_inspection__pb2.GetWorkerLoadResponse.FromString,
+                _registered_method=True)
 
 
 class InspectionServiceServicer:
@@ -63,6 +68,13 @@ class InspectionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetWorkerLoad(self, request, context):
+        """What the process and each of its intervals cost, for balancing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InspectionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +87,11 @@ def add_InspectionServiceServicer_to_server(servicer, server):
                     servicer.GetIntervalStatus,
                     request_deserializer=millwheel_dot_v1_dot_inspection__pb2.GetIntervalStatusRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_inspection__pb2.GetIntervalStatusResponse.SerializeToString,
+            ),
+            'GetWorkerLoad': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetWorkerLoad,
+                    request_deserializer=millwheel_dot_v1_dot_inspection__pb2.GetWorkerLoadRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_inspection__pb2.GetWorkerLoadResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,6 +149,33 @@ class InspectionService:
             '/millwheel.v1.InspectionService/GetIntervalStatus',
             millwheel_dot_v1_dot_inspection__pb2.GetIntervalStatusRequest.SerializeToString,
             millwheel_dot_v1_dot_inspection__pb2.GetIntervalStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetWorkerLoad(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.InspectionService/GetWorkerLoad',
+            millwheel_dot_v1_dot_inspection__pb2.GetWorkerLoadRequest.SerializeToString,
+            millwheel_dot_v1_dot_inspection__pb2.GetWorkerLoadResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,8 @@ class InspectionServiceStub:
     def __new__(cls, channel: _aio.Channel) -> InspectionServiceAsyncStub: ...
     InspectKey: _grpc.UnaryUnaryMultiCallable[_inspection_pb2.InspectKeyRequest, _inspection_pb2.InspectKeyResponse]
     GetIntervalStatus: _grpc.UnaryUnaryMultiCallable[_inspection_pb2.GetIntervalStatusRequest, _inspection_pb2.GetIntervalStatusResponse]
+    GetWorkerLoad: _grpc.UnaryUnaryMultiCallable[_inspection_pb2.GetWorkerLoadRequest, _inspection_pb2.GetWorkerLoadResponse]
+    """What the process and each of its intervals cost, for balancing."""
 
 @_typing.type_check_only
 class InspectionServiceAsyncStub(InspectionServiceStub):
@@ -43,6 +45,8 @@ class InspectionServiceAsyncStub(InspectionServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     InspectKey: _aio.UnaryUnaryMultiCallable[_inspection_pb2.InspectKeyRequest, _inspection_pb2.InspectKeyResponse]  # type: ignore[assignment]
     GetIntervalStatus: _aio.UnaryUnaryMultiCallable[_inspection_pb2.GetIntervalStatusRequest, _inspection_pb2.GetIntervalStatusResponse]  # type: ignore[assignment]
+    GetWorkerLoad: _aio.UnaryUnaryMultiCallable[_inspection_pb2.GetWorkerLoadRequest, _inspection_pb2.GetWorkerLoadResponse]  # type: ignore[assignment]
+    """What the process and each of its intervals cost, for balancing."""
 
 class InspectionServiceServicer(metaclass=_abc_1.ABCMeta):
     """A worker answers for the intervals that it owns, from the state that its last commit left."""
@@ -60,5 +64,13 @@ class InspectionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inspection_pb2.GetIntervalStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inspection_pb2.GetIntervalStatusResponse, _abc.Awaitable[_inspection_pb2.GetIntervalStatusResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetWorkerLoad(
+        self,
+        request: _inspection_pb2.GetWorkerLoadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inspection_pb2.GetWorkerLoadResponse, _abc.Awaitable[_inspection_pb2.GetWorkerLoadResponse]]:
+        """What the process and each of its intervals cost, for balancing."""
 
 def add_InspectionServiceServicer_to_server(servicer: InspectionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
