@@ -317,7 +317,7 @@ class MasterCore:
             case SubmitTopology():
                 return self._planner().submit(request)
             case DrainTopology():
-                self._drains.forget(request.name)
+                self._begin_looking(request.name)
                 return self._planner().drain(request)
             case CancelTopology():
                 return self._planner().cancel(request)
@@ -329,6 +329,12 @@ class MasterCore:
                 return injecting.finish_injector(self.catalog, request)
             case CommitBatch():
                 return injecting.commit_batch(self.catalog, request)
+
+    def _begin_looking(self, topology: str) -> None:
+        """What was seen of an earlier topology of this name counts no more; of a drain under way it does."""
+        record = self.catalog.topologies.get(topology)
+        if record is not None and record.state == catalog.TOPOLOGY_STATE_RUNNING:
+            self._drains.forget(topology)
 
     def _housekeeping(self) -> tuple[Callable[[], Plan], Plan] | None:
         """The first thing to be done that nobody asks for: ended drains, owners, logs, litter."""

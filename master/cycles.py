@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millwheel.core.catalog import dead_letter_stream, outputs_of
+from millwheel.core.catalog import dead_letter_stream, dead_letter_writers, outputs_of
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["find_cycle"]
@@ -35,8 +35,10 @@ def _edges(topologies: Sequence[specs.TopologySpec]) -> dict[Node, list[tuple[st
                     readers.setdefault(edge.stream, []).append((spec.name, computation.name))
     edges: dict[Node, list[tuple[str, Node]]] = {}
     for spec in topologies:
+        writers = dead_letter_writers(spec)
         for computation in spec.computations:
-            streams = [*outputs_of(computation), dead_letter_stream(spec.name)]
+            letters = [dead_letter_stream(spec.name)] if computation.name in writers else []
+            streams = [*outputs_of(computation), *letters]
             fed = [(stream, reader) for stream in streams for reader in readers.get(stream, ())]
             edges[spec.name, computation.name] = fed
     return edges

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from millwheel.core import catalog_keys as keys
 from millwheel.core.catalog import Catalog
 from millwheel.master.draft import Draft, Plan
@@ -12,7 +14,10 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import did_you_mean
 
-__all__ = ["commit_batch", "finish_injector", "open_injector"]
+__all__ = ["MAX_ID_BYTES", "commit_batch", "finish_injector", "open_injector"]
+
+MAX_ID_BYTES: Final = 1024
+"""The longest name of an injector process or id of a query, in bytes: what an authority takes, too."""
 
 
 def open_injector(known: Catalog, request: OpenInjector, burned: int) -> Plan:
@@ -45,6 +50,7 @@ def _check(known: Catalog, spec: specs.StreamSpec, request: OpenInjector) -> Non
             "submit a topology that reads it before injecting more",
             "STREAM_DRAINING",
         )
+    _check_length("the name of an injector process", process)
     expected = sorted(spec.expected_injectors)
     if not process or (expected and process not in expected):
         names = ", ".join(repr(one) for one in expected) or "any name but the empty one"
@@ -60,6 +66,17 @@ def _check(known: Catalog, spec: specs.StreamSpec, request: OpenInjector) -> Non
             f"injector process {process!r} of stream {stream!r} has finished, and that is final",
             "use another process name",
             "INJECTOR_FINISHED",
+        )
+
+
+def _check_length(what: str, name: str) -> None:
+    size = len(name.encode())
+    if size > MAX_ID_BYTES:
+        raise RequestError(
+            FailureCode.INVALID_ARGUMENT,
+            f"{what} has {size:,} bytes, and {MAX_ID_BYTES:,} are the most",
+            "choose a shorter one",
+            reason="NAME_TOO_LONG",
         )
 
 
@@ -82,6 +99,7 @@ def finish_injector(known: Catalog, request: FinishInjector) -> Plan:
 
 def commit_batch(known: Catalog, request: CommitBatch) -> Plan:
     """Move a cursor on; a batch at or below it is in already."""
+    _check_length("the id of a query", request.query)
     if not request.query or request.batch < 0:
         raise RequestError(
             FailureCode.INVALID_ARGUMENT,

@@ -14,7 +14,10 @@ from millwheel.rpc.errors import calling
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2, inspection_pb2_grpc, watermark_pb2, watermark_pb2_grpc
 
-__all__ = ["Observer"]
+__all__ = ["MOST_ROWS", "Observer"]
+
+MOST_ROWS: Final = 10_000
+"""Of so many intervals or injector processes of one computation an authority tells at once."""
 
 _DEADLINE: Final = 2.0
 
@@ -62,15 +65,20 @@ class Observer:
         answer = await self.explain(known, incarnation)
         return None if answer is None else answer.watermark_us
 
-    async def explain(self, known: Catalog, computation: str) -> watermark_pb2.ExplainWatermarkResponse | None:
-        """What the authority knows of a computation, or of ``injector/{stream}``; None if it does not answer."""
+    async def explain(
+        self, known: Catalog, computation: str, rows: int = 1
+    ) -> watermark_pb2.ExplainWatermarkResponse | None:
+        """What the authority knows of a computation, or of ``injector/{stream}``; None if it does not answer.
+
+        ``rows``: the most intervals or processes of which it tells, up to :data:`MOST_ROWS`.
+        """
         endpoint = known.authority_of(computation)
         if endpoint is None:
             return None
         stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(endpoint.address))
         try:
             return await stub.ExplainWatermark(
-                watermark_pb2.ExplainWatermarkRequest(computation=computation), timeout=_DEADLINE
+                watermark_pb2.ExplainWatermarkRequest(computation=computation, limit=rows), timeout=_DEADLINE
             )
         except grpc.aio.AioRpcError:
             return None

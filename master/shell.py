@@ -51,6 +51,7 @@ class MasterShell:
         self._store = store
         self._settings = settings or MasterSettings()
         self._clock = clock
+        self._address = address
         self._election = Election(coordinator, LEADERSHIP, address, ttl)
         self._term: Term | None = None
         self._packages: Packages | None = None
@@ -119,6 +120,8 @@ class MasterShell:
                 "see that it runs; data keeps flowing meanwhile",
                 reason="COORDINATOR_UNAVAILABLE",
             )
+        # Named by the key that this replica itself has not given up yet, or has just won: it is between two terms.
+        leader = "" if leader == self._address else leader
         told = f"the master at {leader} leads, this one stands by" if leader else "no master leads just now"
         remedy = f"ask {leader}" if leader else "an election takes a few seconds: try again"
         return RequestError(FailureCode.UNAVAILABLE, told, remedy, reason=NOT_LEADING, leader=leader)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from millwheel.core.catalog import (
@@ -84,6 +84,7 @@ def _streams(spec: specs.TopologySpec, known: Catalog) -> Iterator[Problem]:
     for name in _twice([stream.name for stream in spec.streams]):
         yield Problem(f"stream {name!r}", "it is declared twice: declare it once")
     others = {name: record.spec for name, record in known.live_topologies() if name != spec.name}
+    yield from _letters(spec, others)
     for stream in spec.streams:
         if stream.name == dead_letter_stream(spec.name) and stream.record_type not in _UNTYPED | {DEAD_LETTER_TYPE}:
             yield Problem(
@@ -93,6 +94,28 @@ def _streams(spec: specs.TopologySpec, known: Catalog) -> Iterator[Problem]:
             for known_stream in theirs.streams:
                 if known_stream.name == stream.name:
                     yield from _conflicts(stream, known_stream, other)
+
+
+def _letters(spec: specs.TopologySpec, others: Mapping[str, specs.TopologySpec]) -> Iterator[Problem]:
+    """Dead letters have their stream to themselves."""
+    letters, made = dead_letter_stream(spec.name), _made(spec)
+    for other, theirs in others.items():
+        if dead_letter_stream(other) in made:
+            yield Problem(
+                f"stream {dead_letter_stream(other)!r}",
+                f"the name is taken by the dead letters of topology {other!r}: use another",
+            )
+        if letters in _made(theirs):
+            yield Problem(
+                f"topology {spec.name!r}",
+                f"its dead letters would go to {letters!r}, a stream that topology {other!r} has: use another name",
+            )
+
+
+def _made(spec: specs.TopologySpec) -> set[str]:
+    """The streams that a topology declares as its own, or produces."""
+    declared = {stream.name for stream in spec.streams if not stream.external}
+    return declared.union(*(outputs_of(computation) for computation in spec.computations))
 
 
 def _conflicts(mine: specs.StreamSpec, theirs: specs.StreamSpec, other: str) -> Iterator[Problem]:

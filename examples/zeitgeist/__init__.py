@@ -13,6 +13,7 @@ known only when the aircraft leaves, up to 1,301 minutes later: the stream is ou
                 │                                            └─ key(airport) ───────► dip-detector ◄─ key(airport) ──┼─┘
                 └─ key(city) ──────────────────────────────────────────────────────► spike-detector ◄─ key(city) ────┘
 
-Both detectors produce ``anomalies``. These are a function of the data alone, whatever the order of arrival,
-the timing, the restarts and the parallelism: :mod:`examples.zeitgeist.reference` computes them from the whole table.
+Both detectors produce ``anomalies``. As long as no departure is late, these are a function of the data alone, whatever
+the order of arrival, the timing, the restarts and the parallelism: :mod:`examples.zeitgeist.reference` computes them
+from the whole table. Late departures are dropped, and which are late is a matter of when watermarks were published.
 """

@@ -36,7 +36,8 @@ class WindowCounter(mw.Computation[Departure, Hours]):
 
     Hours without a departure count too: that nothing left is what a dip is made of. From an airport's
     first hour on there is one after the other until ``until`` (microseconds; by default without end).
-    A source that ends (watermark +inf) ends them with the last hour that has a departure.
+    A source that ends (watermark +inf) ends them too. Without an ``until`` this is where the low watermark was
+    before its end: how many empty hours follow the last departure is then a matter of when it was published.
     """
 
     def __init__(self, until: mw.Timestamp = mw.MAX_TIMESTAMP) -> None:

@@ -10,6 +10,7 @@ from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.core.catalog_keys import batch_key
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector
+from millwheel.master.observer import MOST_ROWS
 from millwheel.master.plans import refuse_unknown_stream
 from millwheel.master.shell import MasterShell
 from millwheel.rpc.channel import DEFAULT_DEADLINE
@@ -67,14 +68,23 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
             )
         if accepted.watermark_us >= MAX_TIMESTAMP:
             await self._shell.ask(FinishInjector(request.stream, request.process, record.sequencer))
-            raise RequestError(
-                FailureCode.FAILED_PRECONDITION,
-                f"injector process {request.process!r} of stream {request.stream!r} has finished, and that is final",
-                "use another process name",
-                reason="INJECTOR_FINISHED",
-            )
+            raise await self._finished(known, request)
         return injection.OpenInjectorResponse(
             sequencer=record.sequencer, watermark_us=accepted.watermark_us, authority=authority
+        )
+
+    async def _finished(self, known: Catalog, request: injection.OpenInjectorRequest) -> RequestError:
+        """Why the process may not begin: it has finished, or all have, and with them the stream."""
+        told = await self._shell.observer.explain(known, injector_sender(request.stream))
+        what, remedy = f"injector process {request.process!r} of stream {request.stream!r}", "use another process name"
+        if told is not None and told.watermark_us >= MAX_TIMESTAMP:
+            what = f"stream {request.stream!r}, with every injector process of it,"
+            remedy = "inject into another stream, or cancel the topologies that read this one and submit them anew"
+        return RequestError(
+            FailureCode.FAILED_PRECONDITION,
+            f"{what} has finished, and that is final",
+            remedy,
+            reason="INJECTOR_FINISHED",
         )
 
     async def ListInjectors(
@@ -93,7 +103,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         return response
 
     async def _statuses(self, known: Catalog, stream: str) -> list[injection.InjectorStatus]:
-        explained = await self._shell.observer.explain(known, injector_sender(stream))
+        explained = await self._shell.observer.explain(known, injector_sender(stream), MOST_ROWS)
         reports = {report.process: report for report in (explained.intervals if explained else ())}
         found = []
         for process in sorted(process for name, process in known.injectors if name == stream):

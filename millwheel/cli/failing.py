@@ -22,8 +22,10 @@ import traceback
 from enum import IntEnum
 from typing import Final
 
+from millwheel.coordination.contract import CoordinatorError
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.sdk.errors import MillwheelError, PackageError, TopologyError
+from millwheel.store.contract import StoreError
 
 __all__ = ["ExitCode", "exit_code_of", "explain"]
 
@@ -68,7 +70,7 @@ def explain(error: BaseException) -> None:
     """Say on stderr what is wrong. An error that nobody foresaw shows where it was with MILLWHEEL_DEBUG=1."""
     if isinstance(error, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
-    elif isinstance(error, MillwheelError):
+    elif isinstance(error, (MillwheelError, StoreError, CoordinatorError)):
         print(f"error: {error}", file=sys.stderr)
     elif isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,15 @@ __all__ = ["app"]
 app = typer.Typer(help="Servers of one's own.", no_args_is_help=True)
 
 
+class LogLevel(StrEnum):
+    """The values of --log-level."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 @app.callback()
 def _nouns() -> None:
     """Servers of one's own."""
@@ -29,11 +39,11 @@ def start_dev(
     host: Annotated[str, typer.Option(help="The address to listen on; loopback unless told otherwise.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 takes a free one.")] = 7433,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port to listen on; 0 takes a free one.")] = 7433,
     metrics_port: Annotated[int | None, typer.Option(min=1, max=65_535, help="Serve Prometheus metrics here.")] = None,
     intervals: Annotated[int, typer.Option(min=1, max=1_000, help="Key intervals of each computation.")] = 1,
-    cache_mib: Annotated[int, typer.Option(min=1, help="Memory for cached states of each interval.")] = 256,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    cache_mib: Annotated[int, typer.Option(min=1, help="MiB of memory for the cached states of each interval.")] = 256,
+    log_level: Annotated[LogLevel, typer.Option(help="What is logged to stderr.")] = LogLevel.WARNING,
 ) -> None:
     """Run every role in one process, on an embedded database, until interrupted."""
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -80,8 +80,11 @@ async def _tail(subscription: Subscription, count: int, output: OutputFormat) ->
 
 
 async def _print_all(subscription: Subscription, count: int, output: OutputFormat) -> None:
-    left = count
+    left, missed = count, 0
     async for batch in subscription:
+        if subscription.missed > missed:
+            print(f"{subscription.missed - missed:,} records were gone before they could be shown", file=sys.stderr)
+            missed = subscription.missed
         printed = _print_batch(batch, subscription.spec.format, output, left if count else len(batch))
         await subscription.ack(batch.first_offset + printed)
         left -= printed

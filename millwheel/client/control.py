@@ -134,6 +134,20 @@ class ControlClient:
         request = control.EnsureStreamLogRequest(stream=stream)
         return await self._call(lambda: self._routing().EnsureStreamLog(request, timeout=self._deadline))
 
+    async def routing(self, stream: str) -> control.WatchRoutingResponse:
+        """Where the records of a stream go just now, its log included if it has one. A look: it changes nothing."""
+
+        async def first() -> control.WatchRoutingResponse:
+            call = self._routing().WatchRouting(control.WatchRoutingRequest(stream=stream), timeout=self._deadline)
+            try:
+                async for response in call:
+                    return response
+            finally:
+                call.cancel()
+            raise RequestError(FailureCode.UNAVAILABLE, f"{self.address} told no routing of stream {stream!r}")
+
+        return await self._call(first)
+
     async def watch_routing(self, stream: str) -> AsyncIterator[control.WatchRoutingResponse]:
         """The routing of a stream, then again after each change, for as long as it is iterated.
 

@@ -19,7 +19,7 @@ from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
 
-__all__ = ["CursorStatus", "LogLink", "delete_cursor", "list_cursors", "place_of"]
+__all__ = ["CursorStatus", "LogLink", "delete_cursor", "list_cursors"]
 
 _PASSING: Final = RETRYABLE | {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED}
 """A call that was cancelled from the other side is that of a server which stops."""
@@ -97,7 +97,7 @@ class LogLink:
         raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} ended the call ({code})")
 
     async def _open(self, requests: list[wire.SubscribeRequest]) -> None:
-        place = await place_of(self._control, self._stream)
+        place = await _place_of(self._control, self._stream)
         if self._incarnation not in ("", place.incarnation):
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
@@ -121,14 +121,19 @@ def _passes(error: RequestError) -> bool:
     return error.code in _PASSING and error.reason != "CURSOR_TAKEN_OVER"
 
 
-async def place_of(client: ControlClient, stream: str) -> control.EnsureStreamLogResponse:
-    """Where the stream's log is; RequestError (UNAVAILABLE) while no worker owns it."""
+async def _place_of(client: ControlClient, stream: str) -> control.EnsureStreamLogResponse:
+    """Where the stream's log is, made where there is none; RequestError (UNAVAILABLE) while no worker owns it."""
     place = await client.ensure_stream_log(stream)
-    if not place.owner.address:
+    _address(stream, place.owner.address)
+    return place
+
+
+def _address(stream: str, owner: str) -> str:
+    if not owner:
         raise RequestError(
             FailureCode.UNAVAILABLE, f"no worker owns the log of stream {stream!r} now", "wait, or start a worker"
         )
-    return place
+    return owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +146,19 @@ class CursorStatus:
     end: int
 
 
+async def _present_owner(client: ControlClient, stream: str) -> str:
+    """The address of who owns the stream's log; empty where there is no log, and none is made."""
+    routing = await client.routing(stream)
+    log = next((consumer for consumer in routing.consumers if consumer.log), None)
+    return "" if log is None else _address(stream, log.intervals.intervals[0].owner.address)
+
+
 async def list_cursors(stream: str, client: ControlClient) -> list[CursorStatus]:
-    """The durable cursors of a stream, by name."""
-    place = await place_of(client, stream)
-    async with calling(place.owner.address), open_channel(place.owner.address) as channel:
+    """The durable cursors of a stream, by name; a stream that has no log yet has none."""
+    address = await _present_owner(client, stream)
+    if not address:
+        return []
+    async with calling(address), open_channel(address) as channel:
         request = wire.ListCursorsRequest(stream=stream)
         answer = await SubscriptionServiceStub(channel).ListCursors(request, timeout=DEFAULT_DEADLINE)
     return [CursorStatus(one.stream, one.cursor, one.acked_offset, one.end_offset) for one in answer.cursors]
@@ -152,7 +166,13 @@ async def list_cursors(stream: str, client: ControlClient) -> list[CursorStatus]
 
 async def delete_cursor(stream: str, cursor: str, client: ControlClient) -> None:
     """Forget a durable cursor, for good: what only it has kept may go. RequestError (NOT_FOUND) if there is none."""
-    place = await place_of(client, stream)
-    async with calling(place.owner.address), open_channel(place.owner.address) as channel:
+    address = await _present_owner(client, stream)
+    if not address:
+        raise RequestError(
+            FailureCode.NOT_FOUND,
+            f"stream {stream!r} has no cursor {cursor!r}",
+            "list them with `millwheel stream cursors list`",
+        )
+    async with calling(address), open_channel(address) as channel:
         request = wire.DeleteCursorRequest(stream=stream, cursor=cursor)
         await SubscriptionServiceStub(channel).DeleteCursor(request, timeout=DEFAULT_DEADLINE)

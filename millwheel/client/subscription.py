@@ -290,8 +290,10 @@ class BlockingSubscription:
         """End the subscription and its thread."""
         if self._open:
             self._open = False
-            self._run(self._inner.close())
-            self._stop()
+            try:
+                self._run(self._inner.close())
+            finally:
+                self._stop()
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

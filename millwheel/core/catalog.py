@@ -27,6 +27,7 @@ __all__ = [
     "Consumer",
     "OwnedInterval",
     "dead_letter_stream",
+    "dead_letter_writers",
     "injector_sender",
     "outputs_of",
 ]
@@ -46,6 +47,16 @@ _SHAPING: Final = frozenset({keys.TOPOLOGIES, keys.INTERVALS, keys.LOGS, keys.WO
 def dead_letter_stream(topology_name: str) -> str:
     """The stream that a topology's dead letters go to; every topology has one, undeclared."""
     return f"{topology_name}.dead-letters"
+
+
+def dead_letter_writers(spec: specs.TopologySpec) -> frozenset[str]:
+    """The computations that feed a topology's dead letters: those whose failure policy writes them.
+
+    Where none does the stream is there all the same, and its low watermark follows all of them: it ends with them.
+    """
+    policy = specs.FAILURE_ACTION_DEAD_LETTER
+    writers = frozenset(one.name for one in spec.computations if one.failure_policy.action == policy)
+    return writers or frozenset(one.name for one in spec.computations)
 
 
 def injector_sender(stream: str) -> str:
@@ -223,8 +234,9 @@ class Catalog:
         """The incarnations of the live computations that produce to ``stream``, dead letters included."""
         found = []
         for name, record in self.live_topologies():
+            writers = dead_letter_writers(record.spec) if stream == dead_letter_stream(name) else frozenset()
             for computation in record.spec.computations:
-                if stream in outputs_of(computation) or stream == dead_letter_stream(name):
+                if stream in outputs_of(computation) or computation.name in writers:
                     found.append(record.incarnations[computation.name])
         return tuple(found)
 

@@ -120,6 +120,17 @@ def test_senders_of_a_stream_are_its_producers_and_its_injectors_4_5() -> None:
     assert known.computation("b.2") == (record, spec.computations[1])
 
 
+def test_dead_letters_are_sent_by_those_whose_policy_writes_them_4_5() -> None:
+    spec = specs.TopologySpec(name="t")
+    spec.computations.add(name="a").failure_policy.action = specs.FAILURE_ACTION_DEAD_LETTER
+    spec.computations.add(name="b").failure_policy.action = specs.FAILURE_ACTION_STOP
+    record = catalog.TopologyRecord(spec=spec, state=catalog.TOPOLOGY_STATE_RUNNING)
+    record.incarnations.update({"a": "a.1", "b": "b.2"})
+    known = Catalog()
+    known.apply([Change(keys.topology_key("t"), record.SerializeToString(), 1)])
+    assert known.senders("t.dead-letters") == ("a.1",)
+
+
 SPLITS = st.sets(st.binary(min_size=1, max_size=3), max_size=8)
 
 

@@ -56,12 +56,32 @@ def _as_send(request: delivery_pb2.DeliverRequest, address: str) -> Send:
 
 
 class Authority(WatermarkServicer):
-    """The real one, which may be made to wait before it explains anything."""
+    """The real one, which may be made to wait before it explains or broadcasts anything, or to start again."""
 
-    def __init__(self, shell: AuthorityShell) -> None:
+    def __init__(self, store: MemoryStore, shell: AuthorityShell) -> None:
         super().__init__(shell)
+        self._store = store
+        self._sequencer = 1
         self.explaining = asyncio.Event()
         self.explaining.set()
+        self.broadcasting = asyncio.Event()
+        self.broadcasting.set()
+
+    async def WatchWatermarks(self, request: Any, context: Any) -> Any:
+        """When it may."""
+        async for response in super().WatchWatermarks(request, context):
+            await self.broadcasting.wait()
+            yield response
+
+    async def start_again(self) -> None:
+        """Die, and be there again with what is in the journal."""
+        await self._shell.close()
+        self._sequencer += 1
+        self._shell = await AuthorityShell.open(self._store, "authority.0", self._sequencer)
+
+    async def close(self) -> None:
+        """The end."""
+        await self._shell.close()
 
     async def ExplainWatermark(self, request: Any, context: Any) -> Any:
         """When it may."""
@@ -168,6 +188,22 @@ class Cluster(RoutingServiceServicer, InjectionServiceServicer):
         self.mute = False
         """Tell no routing."""
         self._changed = asyncio.Event()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen, where it listened before."""
+        self._server = create_server()
+        add_RoutingServiceServicer_to_server(self, self._server)
+        add_InjectionServiceServicer_to_server(self, self._server)
+        add_WatermarkServiceServicer_to_server(self.watermarks, self._server)
+        port = int(self.address.rpartition(":")[2]) if self.address else 0
+        self.address = self.authority = bind(self._server, port)
+        await self._server.start()
+
+    async def leave(self) -> None:
+        """Master and authority are not to be reached any more."""
+        assert self._server is not None
+        await self._server.stop(None)
 
     def changed(self) -> None:
         """Tell the routing as it is now."""
@@ -234,17 +270,12 @@ async def cluster(seed: int, workers: int = 2) -> AsyncIterator[Cluster]:
     await store.create_journal("authority.0")
     authority = await AuthorityShell.open(store, "authority.0", 1)
     made = Cluster(consumers, started)  # type: ignore[abstract]  # the calls that injectors do not make
-    server = create_server()
-    add_RoutingServiceServicer_to_server(made, server)
-    add_InjectionServiceServicer_to_server(made, server)
-    made.watermarks = Authority(authority)
-    add_WatermarkServiceServicer_to_server(made.watermarks, server)
-    made.address = made.authority = bind(server)
-    await server.start()
+    made.watermarks = Authority(store, authority)
+    await made.start()
     try:
         yield made
     finally:
-        await server.stop(None)
-        await authority.close()
+        await made.leave()
+        await made.watermarks.close()
         for worker in started:
             await worker.die()

@@ -154,6 +154,22 @@ async def test_csv_and_files_that_cannot_be_read(server: DevServer, submit: Subm
     assert [row["number"] for row in await tail_of(server, 5)] == [1, 5, 6, 7, 8]
 
 
+async def test_a_checkpoint_that_cannot_be_written_stops_nothing_5_2(
+    server: DevServer, submit: Submit, logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await submit("shop")
+    write(logs / "a.jsonl", 0, 100)
+    with pytest.raises(SourceError, match="there is no directory"):
+        FileInjector(Injector(server.address, "orders"), FileSettings(logs, checkpoint=tmp_path / "no" / "where"))
+    # In the way, as a full disk would be.
+    (tmp_path / "checkpoint.json.new").mkdir()
+    async with Injector(server.address, "orders") as injector:
+        settings = FileSettings(logs, timestamp=FIELD, checkpoint=tmp_path / "checkpoint.json")
+        await FileInjector(injector, settings).run()
+    assert "checkpoint.json is not written" in caplog.text
+    assert numbers(await everything(server.address, "echo")) == Counter(range(100))
+
+
 async def tail_of(server: DevServer, count: int) -> list[dict[str, Any]]:
     """The first ``count`` records of "echo", by their numbers."""
     found: list[dict[str, Any]] = []

@@ -96,6 +96,16 @@ class Cluster(RoutingServiceServicer):
     def _host_of(self, worker: _Worker) -> CoreHost | None:
         return self.host if worker is self.owner else None
 
+    async def WatchRouting(
+        self, request: control.WatchRoutingRequest, context: Any
+    ) -> AsyncIterator[control.WatchRoutingResponse]:
+        response = control.WatchRoutingResponse(stream=specs.StreamSpec(name=STREAM, format=self.form))
+        log = response.consumers.add(incarnation=self.incarnation, log=True)
+        interval = log.intervals.intervals.add(journal=JOURNAL)
+        if self.owner is not None:
+            interval.owner.CopyFrom(common.Endpoint(worker_id="w", address=self.owner.address))
+        yield response
+
     async def EnsureStreamLog(
         self, request: control.EnsureStreamLogRequest, context: Any
     ) -> control.EnsureStreamLogResponse:
@@ -165,7 +175,7 @@ class Cluster(RoutingServiceServicer):
 @asynccontextmanager
 async def cluster_of(settings: LogSettings | None = None) -> AsyncIterator[Cluster]:
     """A cluster whose first worker owns the log."""
-    cluster = Cluster(settings or LogSettings())  # type: ignore[abstract]  # WatchRouting: the base answers UNIMPLEMENTED
+    cluster = Cluster(settings or LogSettings())
     run = cluster.store.create_journal(JOURNAL)
     await run
     servers: list[grpc.aio.Server] = [cluster.server, *(worker.server for worker in cluster.workers)]

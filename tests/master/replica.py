@@ -58,6 +58,7 @@ class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_gr
         self.queued = 0
         self.sequencers: dict[str, int] = {}
         self.values: dict[str, int] = {}
+        self.together = -5
         self.journals: dict[str, int] = {}
         self.expected: dict[str, list[str]] = {}
         self.removed: asyncio.Queue[str] = asyncio.Queue()
@@ -91,8 +92,8 @@ class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_gr
     async def ExplainWatermark(
         self, request: watermark_pb2.ExplainWatermarkRequest, context: object
     ) -> watermark_pb2.ExplainWatermarkResponse:
-        response = watermark_pb2.ExplainWatermarkResponse(watermark_us=-5)
-        for process, value in self.values.items():
+        response = watermark_pb2.ExplainWatermarkResponse(watermark_us=self.together)
+        for process, value in list(self.values.items())[: request.limit or 100]:
             response.intervals.add(process=process, watermark_us=value, idle=value == 0)
         return response
 

@@ -154,6 +154,13 @@ def test_a_second_drain_of_a_name_starts_afresh() -> None:
     assert world.catalog().topologies["zeitgeist"].state == catalog.TOPOLOGY_STATE_DRAINING
 
 
+def test_g8_who_asks_for_a_drain_again_and_again_does_not_put_it_off() -> None:
+    world, master = draining()
+    for expected in (catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINED):
+        assert observe(master, look(world.catalog())) == expected
+        assert master.call(DrainTopology("zeitgeist")).state == expected
+
+
 def test_drain_and_cancel_may_be_repeated_and_name_what_is_unknown() -> None:
     world, master = draining()
     revision = world.state.revision

@@ -53,6 +53,17 @@ def test_finished_is_final_until_the_stream_is_gone() -> None:
     assert master.call(OpenInjector("queries", "p")).sequencer > new
 
 
+def test_g13_a_name_that_no_authority_would_take_leaves_no_record() -> None:
+    world, master = master_with()
+    for request in (OpenInjector("queries", "ü" * 513), CommitBatch("q" * 1025, 0)):
+        with pytest.raises(RequestError, match="1,024 are the most") as caught:
+            master.call(request)
+        assert caught.value.code is FailureCode.INVALID_ARGUMENT
+    assert not world.catalog().injectors
+    assert not world.catalog().batches
+    assert master.call(OpenInjector("queries", "ü" * 512)).sequencer > 0
+
+
 def test_batch_cursors_never_go_back_and_outlive_topologies() -> None:
     world, master = master_with()
     for batch, expected in ((0, 0), (3, 3), (2, 3), (3, 3), (7, 7)):

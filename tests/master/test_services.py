@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from millwheel.client.control import ControlClient
+from millwheel.client.log_link import delete_cursor, list_cursors
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.time import MAX_TIMESTAMP, milliseconds
 from millwheel.master.messages import SubmitTopology
@@ -203,6 +204,17 @@ async def test_a_stream_log_is_made_once_and_found_again(cluster: Cluster) -> No
     assert (await cluster.store.read_head(one.journal)).commit == 0
 
 
+async def test_to_look_for_a_streams_cursors_makes_no_log(cluster: Cluster) -> None:
+    await register_worker(cluster.coordinator, "w1", "127.0.0.1:1")
+    await cluster.submit()
+    assert await list_cursors("windows", cluster.client) == []
+    error = await refused(delete_cursor("windows", "c", cluster.client))
+    assert (error.code, error.message) == (FailureCode.NOT_FOUND, "stream 'windows' has no cursor 'c'")
+    found = await cluster.client.get_topology("zeitgeist")
+    assert "windows" not in {log.stream for log in found.logs}
+    assert "did you mean 'windows'" in str(await refused(list_cursors("widnows", cluster.client)))
+
+
 async def test_a_drain_ends_once_the_workers_have_nothing_to_do(cluster: Cluster) -> None:
     async with neighbours() as (address, servicer):
         await register_worker(cluster.coordinator, "w1", address)
@@ -260,6 +272,32 @@ async def test_injectors_are_accepted_by_the_authority_before_they_begin_g4(clus
         assert (await refused(cluster.client.open_injector("queries", "q"))).reason == "INJECTOR_FINISHED"
         assert [one.finished for one in await cluster.client.list_injectors()] == [False, True]
         assert (await refused(cluster.client.list_injectors("nope"))).code is FailureCode.NOT_FOUND
+
+
+async def test_a_stream_that_has_ended_is_told_from_a_process_that_has_finished(cluster: Cluster) -> None:
+    async with neighbours() as (address, servicer):
+        await register_authority(cluster.coordinator, address)
+        await cluster.submit()
+        servicer.values = {"p": MAX_TIMESTAMP, "new": MAX_TIMESTAMP}
+        one = await refused(cluster.client.open_injector("queries", "p"))
+        assert "injector process 'p' of stream 'queries' has finished" in one.message
+        assert one.remedy == "use another process name"
+        servicer.together = MAX_TIMESTAMP
+        ended = await refused(cluster.client.open_injector("queries", "new"))
+        assert "stream 'queries', with every injector process of it, has finished" in ended.message
+        assert "another stream" in ended.remedy
+
+
+async def test_g8_of_many_injector_processes_each_is_listed_as_it_is(cluster: Cluster) -> None:
+    names = [f"p{number:03}" for number in range(120)]
+    async with neighbours() as (address, servicer):
+        await register_authority(cluster.coordinator, address)
+        await cluster.submit()
+        for name in names:
+            await cluster.client.open_injector("queries", name)
+        servicer.values = dict.fromkeys(names, 7)
+        listed = await cluster.client.list_injectors("queries")
+    assert [(one.process, one.watermark_us) for one in listed] == [(name, 7) for name in names]
 
 
 async def test_g7_the_authority_knows_whom_to_expect_before_the_first_injector_and_forgets_what_is_cancelled_5_2(

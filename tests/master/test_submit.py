@@ -197,6 +197,20 @@ def test_the_dead_letter_streams_name_is_taken() -> None:
     assert "taken by the dead letters" in problems_of(spec)
 
 
+def test_dead_letters_have_their_stream_to_themselves_across_topologies_too() -> None:
+    world = World()
+    master = Master(world)
+    submit(master, topology())
+    taking = topology("t", [source("in")], [computation("c", {"in": "k"}, ["zeitgeist.dead-letters"])])
+    assert "taken by the dead letters of topology 'zeitgeist'" in problems_of(taking, world)
+    reading = topology("t", [], [computation("c", {"zeitgeist.dead-letters": "key"}, ["out"])])
+    reading.streams.add(name="zeitgeist.dead-letters", external=True)
+    assert not problems_of(reading, world)
+    submit(master, topology("first", [source("late.dead-letters")], [computation("c", {"late.dead-letters": "k"}, [])]))
+    late = topology("late", [source("in")], [computation("c", {"in": "k"}, [])])
+    assert "a stream that topology 'first' has" in problems_of(late, world)
+
+
 def test_a_stream_of_another_topology_may_be_read_and_an_unknown_one_may_not_4_1() -> None:
     world = World()
     reader = topology("reader", [], [computation("r", {"windows": "query"}, ["out"])])
@@ -221,6 +235,25 @@ def test_cycles_are_refused_unless_an_edge_is_declared_as_feedback_4_5() -> None
 
     assert "a cycle: a -> (there) -> b -> (back) -> a" in problems_of(ring(()))
     assert not problems_of(ring(("back",)))
+
+
+def mending(action: specs.FailureAction.ValueType) -> specs.TopologySpec:
+    """A computation, and another that reads the dead letters of its topology."""
+    spec = topology(
+        "mended",
+        [source("in")],
+        [computation("a", {"in": "k"}, ["out"]), computation("mend", {"mended.dead-letters": "key"}, ["mended"])],
+    )
+    spec.computations[0].failure_policy.action = specs.FAILURE_ACTION_DEAD_LETTER
+    spec.computations[1].failure_policy.action = action
+    return spec
+
+
+def test_g8_who_mends_dead_letters_and_writes_none_is_in_no_cycle_4_5() -> None:
+    assert not problems_of(mending(specs.FAILURE_ACTION_RETRY))
+    assert not problems_of(mending(specs.FAILURE_ACTION_STOP))
+    told = problems_of(mending(specs.FAILURE_ACTION_DEAD_LETTER))
+    assert "a cycle: mend -> (mended.dead-letters) -> mend" in told
 
 
 def test_cycles_across_topologies_are_refused_too_4_5() -> None:

@@ -11,9 +11,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from millwheel.client.injector import BatchOf
 from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.injectors.spark import SinkError
+from millwheel.injectors.spark.driver import settle
 from millwheel.injectors.spark.interpreter import check_interpreter, ignore_pandas_warning
+from millwheel.injectors.spark.options import parse_options
+from millwheel.injectors.spark.source import BatchWriter
 from tests.spark.faults import arm
 from tests.spark.jobs import DAY, options_for
 from tests.spark.server import TripServer
@@ -70,6 +74,16 @@ def test_g1_a_load_in_batches_moves_on_one_cursor_9(spark: SparkSession, server:
     assert server.watermark() == 199 * DAY // 24 - DAY
     save(trips(spark, 200, 200), options_for(server.address, query="load", batch="2", end_of_input="true"))
     check(server, 200)
+
+
+def test_a_load_that_is_in_already_is_said_to_be(server: TripServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Who forgets to give the next load another name is not to think that it went in."""
+    options = parse_options(options_for(server.address, query="load"))
+    assert BatchWriter(options).sequencer
+    assert caplog.text == ""
+    settle(options, [], BatchOf(options.scope("load"), 0))
+    assert not BatchWriter(options).sequencer
+    assert "batch 0 of 'load' into stream 'trips' is in already: no row is sent" in caplog.text
 
 
 def test_a_row_that_cannot_be_a_record_is_named(spark: SparkSession, server: TripServer) -> None:

@@ -10,6 +10,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,19 @@ def test_g1_a_driver_killed_between_our_commit_and_sparks_resumes_from_its_check
     run(spark, server, tmp_path)
     finish(spark, server, tmp_path)
     check(server, 300)
+
+
+def test_g14_rows_older_than_the_allowed_delay_are_late_and_take_effect_once_5_2(
+    spark: SparkSession, server: TripServer, tmp_path: Path
+) -> None:
+    write_trips(tmp_path / "in", range(100, 200), "0")
+    # The newest of the first batch is number 199, and a day is 24 of them: 175 is still in time.
+    write_trips(tmp_path / "in", range(170, 180), "1")
+    run(spark, server, tmp_path)
+    finish(spark, server, tmp_path)
+    found = Counter((int(seen.id.removeprefix("trip-")), seen.late) for seen in server.effects())
+    first = Counter((number, False) for number in range(100, 200))
+    assert found == first + Counter((number, number < 175) for number in range(170, 180))
 
 
 def test_two_queries_under_one_process_name_do_not_go_on_side_by_side_5_2(

@@ -23,37 +23,36 @@ _sym_db = _symbol_database.Default()
 
 
 from millwheel.rpc.v1 import catalog_pb2 as millwheel_dot_v1_dot_catalog__pb2
-from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
 from millwheel.rpc.v1 import inspection_pb2 as millwheel_dot_v1_dot_inspection__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/interval.proto\x12\x0cmillwheel.v1\x1a\x1amillwheel/v1/catalog.proto\x1a\x19millwheel/v1/common.proto\x1a\x1dmillwheel/v1/inspection.proto\"d\n\x14ListIntervalsRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"a\n\x15ListIntervalsResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalStatus\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x91\x01\n\x0eIntervalStatus\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12.\n\x08interval\x18\x03 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\x12(\n\x04load\x18\x04 \x01(\x0b\x32\x1a.millwheel.v1.IntervalLoad\"`\n\x0cIntervalName\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\x07journal\x18\x03 \x01(\tH\x00\x12\r\n\x03key\x18\x04 \x01(\x0cH\x00\x42\x07\n\x05which\"j\n\x13MoveIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"F\n\x14MoveIntervalResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"p\n\x14SplitIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x0f\n\x02\x61t\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x03 \x01(\tB\x05\n\x03_at\"H\n\x15SplitIntervalResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"Y\n\x15MergeIntervalsRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"H\n\x16MergeIntervalsResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord2\xf9\x02\n\x0fIntervalService\x12X\n\rListIntervals\x12\".millwheel.v1.ListIntervalsRequest\x1a#.millwheel.v1.ListIntervalsResponse\x12U\n\x0cMoveInterval\x12!.millwheel.v1.MoveIntervalRequest\x1a\".millwheel.v1.MoveIntervalResponse\x12X\n\rSplitInterval\x12\".millwheel.v1.SplitIntervalRequest\x1a#.millwheel.v1.SplitIntervalResponse\x12[\n\x0eMergeIntervals\x12#.millwheel.v1.MergeIntervalsRequest\x1a$.millwheel.v1.MergeIntervalsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/interval.proto\x12\x0cmillwheel.v1\x1a\x1amillwheel/v1/catalog.proto\x1a\x1dmillwheel/v1/inspection.proto\"d\n\x14ListIntervalsRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"a\n\x15ListIntervalsResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalStatus\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x91\x01\n\x0eIntervalStatus\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12.\n\x08interval\x18\x03 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\x12(\n\x04load\x18\x04 \x01(\x0b\x32\x1a.millwheel.v1.IntervalLoad\"`\n\x0cIntervalName\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\x07journal\x18\x03 \x01(\tH\x00\x12\r\n\x03key\x18\x04 \x01(\x0cH\x00\x42\x07\n\x05which\"j\n\x13MoveIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"F\n\x14MoveIntervalResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"p\n\x14SplitIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x0f\n\x02\x61t\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x03 \x01(\tB\x05\n\x03_at\"H\n\x15SplitIntervalResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"Y\n\x15MergeIntervalsRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"H\n\x16MergeIntervalsResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord2\xf9\x02\n\x0fIntervalService\x12X\n\rListIntervals\x12\".millwheel.v1.ListIntervalsRequest\x1a#.millwheel.v1.ListIntervalsResponse\x12U\n\x0cMoveInterval\x12!.millwheel.v1.MoveIntervalRequest\x1a\".millwheel.v1.MoveIntervalResponse\x12X\n\rSplitInterval\x12\".millwheel.v1.SplitIntervalRequest\x1a#.millwheel.v1.SplitIntervalResponse\x12[\n\x0eMergeIntervals\x12#.millwheel.v1.MergeIntervalsRequest\x1a$.millwheel.v1.MergeIntervalsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.interval_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LISTINTERVALSREQUEST']._serialized_start=131
-  _globals['_LISTINTERVALSREQUEST']._serialized_end=231
-  _globals['_LISTINTERVALSRESPONSE']._serialized_start=233
-  _globals['_LISTINTERVALSRESPONSE']._serialized_end=330
-  _globals['_INTERVALSTATUS']._serialized_start=333
-  _globals['_INTERVALSTATUS']._serialized_end=478
-  _globals['_INTERVALNAME']._serialized_start=480
-  _globals['_INTERVALNAME']._serialized_end=576
-  _globals['_MOVEINTERVALREQUEST']._serialized_start=578
-  _globals['_MOVEINTERVALREQUEST']._serialized_end=684
-  _globals['_MOVEINTERVALRESPONSE']._serialized_start=686
-  _globals['_MOVEINTERVALRESPONSE']._serialized_end=756
-  _globals['_SPLITINTERVALREQUEST']._serialized_start=758
-  _globals['_SPLITINTERVALREQUEST']._serialized_end=870
-  _globals['_SPLITINTERVALRESPONSE']._serialized_start=872
-  _globals['_SPLITINTERVALRESPONSE']._serialized_end=944
-  _globals['_MERGEINTERVALSREQUEST']._serialized_start=946
-  _globals['_MERGEINTERVALSREQUEST']._serialized_end=1035
-  _globals['_MERGEINTERVALSRESPONSE']._serialized_start=1037
-  _globals['_MERGEINTERVALSRESPONSE']._serialized_end=1109
-  _globals['_INTERVALSERVICE']._serialized_start=1112
-  _globals['_INTERVALSERVICE']._serialized_end=1489
+  _globals['_LISTINTERVALSREQUEST']._serialized_start=104
+  _globals['_LISTINTERVALSREQUEST']._serialized_end=204
+  _globals['_LISTINTERVALSRESPONSE']._serialized_start=206
+  _globals['_LISTINTERVALSRESPONSE']._serialized_end=303
+  _globals['_INTERVALSTATUS']._serialized_start=306
+  _globals['_INTERVALSTATUS']._serialized_end=451
+  _globals['_INTERVALNAME']._serialized_start=453
+  _globals['_INTERVALNAME']._serialized_end=549
+  _globals['_MOVEINTERVALREQUEST']._serialized_start=551
+  _globals['_MOVEINTERVALREQUEST']._serialized_end=657
+  _globals['_MOVEINTERVALRESPONSE']._serialized_start=659
+  _globals['_MOVEINTERVALRESPONSE']._serialized_end=729
+  _globals['_SPLITINTERVALREQUEST']._serialized_start=731
+  _globals['_SPLITINTERVALREQUEST']._serialized_end=843
+  _globals['_SPLITINTERVALRESPONSE']._serialized_start=845
+  _globals['_SPLITINTERVALRESPONSE']._serialized_end=917
+  _globals['_MERGEINTERVALSREQUEST']._serialized_start=919
+  _globals['_MERGEINTERVALSREQUEST']._serialized_end=1008
+  _globals['_MERGEINTERVALSRESPONSE']._serialized_start=1010
+  _globals['_MERGEINTERVALSRESPONSE']._serialized_end=1082
+  _globals['_INTERVALSERVICE']._serialized_start=1085
+  _globals['_INTERVALSERVICE']._serialized_end=1462
 # @@protoc_insertion_point(module_scope)

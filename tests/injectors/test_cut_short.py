@@ -1,0 +1,254 @@
+"""What is cut short: calls that are cancelled, waits that others overtake, an authority or a master that is away (5.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import pytest
+
+from millwheel.client.injector import (
+    BatchOf,
+    BlockingInjector,
+    Injector,
+    InjectorClosedError,
+    InjectorError,
+    InjectorSettings,
+    Limits,
+)
+from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.sdk.errors import UsageError
+from tests.injectors.loopback import Cluster, cluster
+from tests.injectors.test_shell import SETTINGS, check_once, trouble, values
+
+
+def nobody_takes(made: Cluster) -> None:
+    """Every interval loses its owner."""
+    for consumer in made.consumers.values():
+        consumer.move(f"{consumer.name}.j1", "")
+    made.changed()
+
+
+async def test_g7_a_wake_that_is_cancelled_is_made_good_before_anything_is_sent_5_2() -> None:
+    async with cluster(1, workers=1) as made:
+        made.workers[0].calm = True
+        async with (
+            Injector(made.address, "s", process="a") as sleeper,
+            Injector(made.address, "s", process="b") as other,
+        ):
+            await other.advance(1_000)
+            await sleeper.idle()
+            made.watermarks.explaining.clear()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(sleeper.send(values(0, 1)[0], timestamp=2_000), 0.1)
+            again = asyncio.create_task(sleeper.send(values(0, 1)[0], timestamp=2_000))
+            await asyncio.sleep(0.1)
+            assert not again.done()
+            assert made.workers[0].batches == []
+            made.watermarks.explaining.set()
+            await again
+            await sleeper.flush()
+        check_once(made, 1)
+
+
+async def test_g7_who_waits_for_room_while_the_process_goes_idle_has_it_woken_first_5_2() -> None:
+    settings = InjectorSettings(limits=Limits(window_records=20))
+    async with (
+        cluster(1, workers=1) as made,
+        Injector(made.address, "s", settings=settings) as injector,
+    ):
+        made.workers[0].calm = True
+        for consumer in made.consumers.values():
+            consumer.hold = True
+        await injector.send_many(values(0, 10), [5] * 10)
+        idling = asyncio.create_task(injector.idle())
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(injector.send_many(values(10, 12), [5, 5]))
+        await asyncio.sleep(0.05)
+        assert not idling.done()
+        assert not waiting.done()
+        made.watermarks.explaining.clear()
+        for consumer in made.consumers.values():
+            consumer.hold = False
+        await asyncio.wait_for(idling, 5)
+        await asyncio.sleep(0.1)
+        assert not waiting.done(), "the authority does not know yet that this process takes part again"
+        made.watermarks.explaining.set()
+        await asyncio.wait_for(waiting, 5)
+        await injector.flush()
+        check_once(made, 12)
+
+
+async def test_g7_a_process_wakes_where_the_others_are_not_where_it_heard_that_they_were_5_2() -> None:
+    async with (
+        cluster(1) as made,
+        Injector(made.address, "s", process="a") as sleeper,
+        Injector(made.address, "s", process="b") as other,
+    ):
+        await other.advance(1_000)
+        await sleeper.idle()
+        await asyncio.sleep(0.1)
+        made.watermarks.broadcasting.clear()
+        await other.advance(5_000)
+        await asyncio.sleep(0.1)
+        await sleeper.advance(2_000)
+        assert sleeper.watermark == 5_000
+        made.watermarks.broadcasting.set()
+
+
+async def test_g8_a_watermark_that_is_settled_outlives_the_authority_4_5() -> None:
+    """Spark commits a batch when its watermark is out: nobody would say it again."""
+    async with cluster(1) as made, Injector(made.address, "s", process="slow"):
+        async with Injector(made.address, "s", process="a") as first:
+            await first.advance(5_000)
+        await made.watermarks.start_again()
+        async with Injector(made.address, "s", process="a") as again:
+            assert again.watermark == 5_000
+
+
+async def test_g8_finishing_that_was_cut_short_is_done_again_5_2() -> None:
+    async with cluster(1) as made, Injector(made.address, "s") as injector:
+        made.watermarks.explaining.clear()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(injector.finish(), 0.1)
+        made.watermarks.explaining.set()
+        await injector.finish()
+        await injector.finish()
+        assert injector.watermark == MAX_TIMESTAMP
+
+
+async def test_what_no_message_can_hold_is_refused_when_it_is_sent() -> None:
+    async with cluster(1) as made, Injector(made.address, "s") as injector:
+        value = values(0, 1)[0]
+        for _ in range(2):  # the second time others have been gathered
+            with pytest.raises(UsageError, match="a whole number of microseconds"):
+                await injector.send(value, timestamp=1.5)  # type: ignore[arg-type]
+            with pytest.raises(UsageError, match="a position is a whole number"):
+                await injector.send(value, timestamp=5, position=1.0, partition="p")  # type: ignore[arg-type]
+            with pytest.raises(UsageError, match="not among 0 to"):
+                await injector.send(value, timestamp=5, position=1 << 64, partition="p")
+            with pytest.raises(UsageError, match=r"partition .* is not text"):
+                await injector.send(value, timestamp=5, position=1, partition="caf\udce9.log")
+            await injector.send(value, timestamp=5)
+        with pytest.raises(UsageError, match="a whole number of microseconds"):
+            await injector.send_many([value, value], [5, 5.0])  # type: ignore[list-item]
+        await injector.flush()
+        assert injector.unacked == 0
+
+
+async def test_what_breaks_a_link_is_said_and_not_waited_for() -> None:
+    async with cluster(1) as made:
+        injector = Injector(made.address, "s")
+        await injector.open()
+        await injector.send_many(values(0, 1), [5], ids=["a"], batch=BatchOf("\udcff", 0))
+        with pytest.raises(InjectorError, match="deliveries to .* have stopped by an internal error"):
+            await asyncio.wait_for(injector.flush(), 5)
+        await injector.close()
+
+
+async def test_g13_records_sent_one_by_one_are_bounded_in_bytes_too() -> None:
+    settings = InjectorSettings(limits=Limits(window_bytes=1 << 20))
+    async with cluster(1) as made:
+        nobody_takes(made)
+        injector = Injector(made.address, "s", settings=settings)
+        await injector.open()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                for _ in range(60):
+                    await injector.send({"k": "a", "n": "x" * 100_000}, timestamp=5)
+        # Two consumers.
+        assert injector.unacked <= 2 * 22
+        await injector.close()
+
+
+def test_a_call_in_another_thread_ends_when_the_injector_is_closed() -> None:
+    """Neither a call that waits nor one that comes while the loop stops is left behind."""
+    loop = asyncio.new_event_loop()
+    serving = threading.Thread(target=loop.run_forever)
+    serving.start()
+    made_by = cluster(1)
+    made = asyncio.run_coroutine_threadsafe(made_by.__aenter__(), loop).result(10)
+    try:
+        loop.call_soon_threadsafe(nobody_takes, made)
+        for _ in range(20):
+            injector = BlockingInjector(made.address, "s")
+            injector.open()
+            injector.send_many(values(0, 10), [5] * 10)
+            with ThreadPoolExecutor(2) as others:
+                calls = [others.submit(injector.flush) for _ in range(2)]
+                injector.close()
+                for call in calls:
+                    assert isinstance(call.exception(5), InjectorClosedError)
+    finally:
+        asyncio.run_coroutine_threadsafe(made_by.__aexit__(None, None, None), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        serving.join()
+        loop.close()
+
+
+async def test_g1_a_master_that_comes_back_within_the_patience_is_not_missed_7_1() -> None:
+    async with cluster(1) as made, Injector(made.address, "s", settings=SETTINGS) as injector:
+        await injector.send_many(values(0, 500), [5] * 500)
+        await made.leave()
+        # Workers take records all the same.
+        await injector.send_many(values(500, 1_000), [5] * 500)
+        await asyncio.wait_for(injector.flush(), 10)
+        await asyncio.sleep(0.5)
+        await made.start()
+        for consumer in made.consumers.values():
+            consumer.move(f"{consumer.name}.j1", made.workers[0].address)
+        made.changed()
+        await injector.send_many(values(1_000, 1_500), [5] * 500)
+        await asyncio.wait_for(injector.finish(), 20)
+        check_once(made, 1_500)
+
+
+async def test_g1_a_master_that_is_away_for_longer_ends_the_injector_with_what_to_do_7_1() -> None:
+    async with cluster(1) as made:
+        injector = Injector(made.address, "s", settings=InjectorSettings(patience=0.5))
+        await injector.open()
+        await injector.send_many(values(0, 100), [5] * 100, positions=range(100))
+        await made.leave()
+        with pytest.raises(InjectorError, match=r"the routing of stream 's' is lost: .*send it again"):
+            await asyncio.wait_for(keep_sending(injector, 100), 10)
+        await injector.close()
+        await made.start()
+        async with Injector(made.address, "s", settings=SETTINGS) as again:
+            await again.send_many(values(0, 300), [5] * 300, positions=range(300))
+        check_once(made, 300)
+
+
+async def keep_sending(injector: Injector, start: int) -> None:
+    """Until it fails."""
+    for number in range(start, 300):
+        await injector.send(values(number, number + 1)[0], timestamp=5, position=number)
+        await asyncio.sleep(0.05)
+
+
+async def test_g1_a_partition_that_moves_between_processes_keeps_its_records_6_1_1() -> None:
+    """Also while the process that had it is a zombie that goes on sending, and when it comes back to the first."""
+    chance = Random(5)
+    async with cluster(9) as made:
+        checkpoint, sent, zombies = 0, 0, []
+        async with trouble(made, chance):
+            for life in range(8):
+                name = "ab"[life % 2]
+                injector = Injector(made.address, "s", process=name, source="group", settings=SETTINGS)
+                await injector.open()
+                sent = max(sent, checkpoint + 400)
+                positions = range(checkpoint, sent)
+                await injector.send_many(
+                    values(checkpoint, sent), [5] * len(positions), positions=positions, partition="7"
+                )
+                await asyncio.sleep(chance.uniform(0, 0.04))
+                checkpoint = injector.acknowledged("7") or checkpoint
+                zombies.append(injector)
+        async with Injector(made.address, "s", process="c", source="group", settings=SETTINGS) as last:
+            await last.send_many(
+                values(checkpoint, sent), [5] * (sent - checkpoint), positions=range(checkpoint, sent), partition="7"
+            )
+        for injector in zombies:
+            await injector.close()
+        check_once(made, sent)
