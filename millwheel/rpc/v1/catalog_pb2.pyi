@@ -154,6 +154,7 @@ class IntervalRecord(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     OWNER_REVISION_FIELD_NUMBER: _builtins.int
     PARENTS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
     """The journal's incarnation id."""
     sequencer: _builtins.int
@@ -161,6 +162,8 @@ class IntervalRecord(_message.Message):
     """The revision at which the owner's registration was created: a worker that had to register anew
     (its lease had ended) owns the interval again only under a fresh sequencer.
     """
+    request_id: _builtins.str
+    """The operator's request that made the interval what it is, so that its repetition is known as one."""
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval: ...
     @_builtins.property
@@ -182,10 +185,11 @@ class IntervalRecord(_message.Message):
         owner: _common_pb2.Endpoint | None = ...,
         owner_revision: _builtins.int = ...,
         parents: _abc.Iterable[Global___ParentJournal] | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "owner", b"owner"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "keys", b"keys", "owner", b"owner", "owner_revision", b"owner_revision", "parents", b"parents", "sequencer", b"sequencer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "keys", b"keys", "owner", b"owner", "owner_revision", b"owner_revision", "parents", b"parents", "request_id", b"request_id", "sequencer", b"sequencer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -215,6 +219,29 @@ class ParentJournal(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ParentJournal: _TypeAlias = ParentJournal  # noqa: Y015
+
+@_typing.final
+class RetiredJournalRecord(_message.Message):
+    """Key: retired/{journal}
+    A journal that no interval needs any more, or will ever need again, until it is dropped from the store.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPUTATION_FIELD_NUMBER: _builtins.int
+    computation: _builtins.str
+    def __init__(
+        self,
+        *,
+        computation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetiredJournalRecord: _TypeAlias = RetiredJournalRecord  # noqa: Y015
 
 @_typing.final
 class StreamLogRecord(_message.Message):
@@ -279,6 +306,31 @@ class WorkerRecord(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerRecord: _TypeAlias = WorkerRecord  # noqa: Y015
+
+@_typing.final
+class MasterRecord(_message.Message):
+    """Key: masters/{address}, bound to a lease of the replica's own, whether it leads or stands by."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    STARTED_AT_US_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """host:port"""
+    started_at_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        started_at_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "started_at_us", b"started_at_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MasterRecord: _TypeAlias = MasterRecord  # noqa: Y015
 
 @_typing.final
 class AuthorityRecord(_message.Message):

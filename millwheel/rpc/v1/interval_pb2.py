@@ -26,7 +26,7 @@ from millwheel.rpc.v1 import catalog_pb2 as millwheel_dot_v1_dot_catalog__pb2
 from millwheel.rpc.v1 import inspection_pb2 as millwheel_dot_v1_dot_inspection__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/interval.proto\x12\x0cmillwheel.v1\x1a\x1amillwheel/v1/catalog.proto\x1a\x1dmillwheel/v1/inspection.proto\"d\n\x14ListIntervalsRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"a\n\x15ListIntervalsResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalStatus\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x91\x01\n\x0eIntervalStatus\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12.\n\x08interval\x18\x03 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\x12(\n\x04load\x18\x04 \x01(\x0b\x32\x1a.millwheel.v1.IntervalLoad\"`\n\x0cIntervalName\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\x07journal\x18\x03 \x01(\tH\x00\x12\r\n\x03key\x18\x04 \x01(\x0cH\x00\x42\x07\n\x05which\"j\n\x13MoveIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"F\n\x14MoveIntervalResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"p\n\x14SplitIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x0f\n\x02\x61t\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x03 \x01(\tB\x05\n\x03_at\"H\n\x15SplitIntervalResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"Y\n\x15MergeIntervalsRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"H\n\x16MergeIntervalsResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord2\xf9\x02\n\x0fIntervalService\x12X\n\rListIntervals\x12\".millwheel.v1.ListIntervalsRequest\x1a#.millwheel.v1.ListIntervalsResponse\x12U\n\x0cMoveInterval\x12!.millwheel.v1.MoveIntervalRequest\x1a\".millwheel.v1.MoveIntervalResponse\x12X\n\rSplitInterval\x12\".millwheel.v1.SplitIntervalRequest\x1a#.millwheel.v1.SplitIntervalResponse\x12[\n\x0eMergeIntervals\x12#.millwheel.v1.MergeIntervalsRequest\x1a$.millwheel.v1.MergeIntervalsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/interval.proto\x12\x0cmillwheel.v1\x1a\x1amillwheel/v1/catalog.proto\x1a\x1dmillwheel/v1/inspection.proto\"d\n\x14ListIntervalsRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"a\n\x15ListIntervalsResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalStatus\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xca\x01\n\x0eIntervalStatus\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12.\n\x08interval\x18\x03 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\x12(\n\x04load\x18\x04 \x01(\x0b\x32\x1a.millwheel.v1.IntervalLoad\x12\'\n\x08hot_keys\x18\x05 \x03(\x0b\x32\x15.millwheel.v1.KeyLoad\x12\x0e\n\x06stream\x18\x06 \x01(\t\"`\n\x0cIntervalName\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\x07journal\x18\x03 \x01(\tH\x00\x12\r\n\x03key\x18\x04 \x01(\x0cH\x00\x42\x07\n\x05which\"j\n\x13MoveIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"F\n\x14MoveIntervalResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"\x83\x01\n\x14SplitIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x0f\n\x02\x61t\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x11\n\tworker_id\x18\x04 \x01(\tB\x05\n\x03_at\"H\n\x15SplitIntervalResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"l\n\x15MergeIntervalsRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\"H\n\x16MergeIntervalsResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord2\xf9\x02\n\x0fIntervalService\x12X\n\rListIntervals\x12\".millwheel.v1.ListIntervalsRequest\x1a#.millwheel.v1.ListIntervalsResponse\x12U\n\x0cMoveInterval\x12!.millwheel.v1.MoveIntervalRequest\x1a\".millwheel.v1.MoveIntervalResponse\x12X\n\rSplitInterval\x12\".millwheel.v1.SplitIntervalRequest\x1a#.millwheel.v1.SplitIntervalResponse\x12[\n\x0eMergeIntervals\x12#.millwheel.v1.MergeIntervalsRequest\x1a$.millwheel.v1.MergeIntervalsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,21 +38,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTINTERVALSRESPONSE']._serialized_start=206
   _globals['_LISTINTERVALSRESPONSE']._serialized_end=303
   _globals['_INTERVALSTATUS']._serialized_start=306
-  _globals['_INTERVALSTATUS']._serialized_end=451
-  _globals['_INTERVALNAME']._serialized_start=453
-  _globals['_INTERVALNAME']._serialized_end=549
-  _globals['_MOVEINTERVALREQUEST']._serialized_start=551
-  _globals['_MOVEINTERVALREQUEST']._serialized_end=657
-  _globals['_MOVEINTERVALRESPONSE']._serialized_start=659
-  _globals['_MOVEINTERVALRESPONSE']._serialized_end=729
-  _globals['_SPLITINTERVALREQUEST']._serialized_start=731
-  _globals['_SPLITINTERVALREQUEST']._serialized_end=843
-  _globals['_SPLITINTERVALRESPONSE']._serialized_start=845
-  _globals['_SPLITINTERVALRESPONSE']._serialized_end=917
-  _globals['_MERGEINTERVALSREQUEST']._serialized_start=919
-  _globals['_MERGEINTERVALSREQUEST']._serialized_end=1008
-  _globals['_MERGEINTERVALSRESPONSE']._serialized_start=1010
-  _globals['_MERGEINTERVALSRESPONSE']._serialized_end=1082
-  _globals['_INTERVALSERVICE']._serialized_start=1085
-  _globals['_INTERVALSERVICE']._serialized_end=1462
+  _globals['_INTERVALSTATUS']._serialized_end=508
+  _globals['_INTERVALNAME']._serialized_start=510
+  _globals['_INTERVALNAME']._serialized_end=606
+  _globals['_MOVEINTERVALREQUEST']._serialized_start=608
+  _globals['_MOVEINTERVALREQUEST']._serialized_end=714
+  _globals['_MOVEINTERVALRESPONSE']._serialized_start=716
+  _globals['_MOVEINTERVALRESPONSE']._serialized_end=786
+  _globals['_SPLITINTERVALREQUEST']._serialized_start=789
+  _globals['_SPLITINTERVALREQUEST']._serialized_end=920
+  _globals['_SPLITINTERVALRESPONSE']._serialized_start=922
+  _globals['_SPLITINTERVALRESPONSE']._serialized_end=994
+  _globals['_MERGEINTERVALSREQUEST']._serialized_start=996
+  _globals['_MERGEINTERVALSREQUEST']._serialized_end=1104
+  _globals['_MERGEINTERVALSRESPONSE']._serialized_start=1106
+  _globals['_MERGEINTERVALSRESPONSE']._serialized_end=1178
+  _globals['_INTERVALSERVICE']._serialized_start=1181
+  _globals['_INTERVALSERVICE']._serialized_end=1558
 # @@protoc_insertion_point(module_scope)

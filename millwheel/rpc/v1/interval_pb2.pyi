@@ -29,6 +29,7 @@ class ListIntervalsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     topology: _builtins.str
+    """Empty: all, and the streams' logs."""
     computation: _builtins.str
     """A computation of it; empty: all."""
     page_size: _builtins.int
@@ -80,13 +81,21 @@ class IntervalStatus(_message.Message):
     COMPUTATION_FIELD_NUMBER: _builtins.int
     INTERVAL_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    HOT_KEYS_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
     topology: _builtins.str
     computation: _builtins.str
+    stream: _builtins.str
+    """Set, instead of topology and computation, where the interval is the log of a stream."""
     @_builtins.property
     def interval(self) -> _catalog_pb2.IntervalRecord: ...
     @_builtins.property
     def load(self) -> _inspection_pb2.IntervalLoad:
         """As the owner last told; absent if it has not."""
+
+    @_builtins.property
+    def hot_keys(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.KeyLoad]:
+        """Keys of it that no split can relieve: the interval is too busy, and they are why."""
 
     def __init__(
         self,
@@ -95,10 +104,12 @@ class IntervalStatus(_message.Message):
         computation: _builtins.str = ...,
         interval: _catalog_pb2.IntervalRecord | None = ...,
         load: _inspection_pb2.IntervalLoad | None = ...,
+        hot_keys: _abc.Iterable[_inspection_pb2.KeyLoad] | None = ...,
+        stream: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "interval", b"interval", "load", b"load", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "hot_keys", b"hot_keys", "interval", b"interval", "load", b"load", "stream", b"stream", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -106,7 +117,9 @@ Global___IntervalStatus: _TypeAlias = IntervalStatus  # noqa: Y015
 
 @_typing.final
 class IntervalName(_message.Message):
-    """Where a request names an interval: by its journal, or by any key that it holds."""
+    """Where a request names an interval: by its journal, or by any key that it holds. With neither, the computation's only
+    interval; with a journal, topology and computation may be left out.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -190,9 +203,12 @@ class SplitIntervalRequest(_message.Message):
     INTERVAL_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
     at: _builtins.bytes
     """The first key of the upper half; absent: where the load is halved."""
     request_id: _builtins.str
+    worker_id: _builtins.str
+    """Who is to own the upper half; empty: the owner of the whole."""
     @_builtins.property
     def interval(self) -> Global___IntervalName: ...
     def __init__(
@@ -201,10 +217,11 @@ class SplitIntervalRequest(_message.Message):
         interval: Global___IntervalName | None = ...,
         at: _builtins.bytes | None = ...,
         request_id: _builtins.str = ...,
+        worker_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at", "interval", b"interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at", "interval", b"interval", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at", "interval", b"interval", "request_id", b"request_id", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at: _TypeAlias = _typing.Literal["at"]  # noqa: Y015
     _WhichOneofArgType__at: _TypeAlias = _typing.Literal["_at", b"_at"]  # noqa: Y015
@@ -238,7 +255,10 @@ class MergeIntervalsRequest(_message.Message):
 
     INTERVAL_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
+    worker_id: _builtins.str
+    """Who is to own the whole; empty: the owner of the interval that is named."""
     @_builtins.property
     def interval(self) -> Global___IntervalName: ...
     def __init__(
@@ -246,10 +266,11 @@ class MergeIntervalsRequest(_message.Message):
         *,
         interval: Global___IntervalName | None = ...,
         request_id: _builtins.str = ...,
+        worker_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval", "request_id", b"request_id", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

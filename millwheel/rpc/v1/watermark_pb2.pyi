@@ -145,6 +145,7 @@ class IntervalWatermark(_message.Message):
     INPUT_WATERMARK_US_FIELD_NUMBER: _builtins.int
     IDLE_FIELD_NUMBER: _builtins.int
     SILENCE_US_FIELD_NUMBER: _builtins.int
+    CONNECTION_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
     process: _builtins.str
     sequencer: _builtins.int
@@ -154,6 +155,10 @@ class IntervalWatermark(_message.Message):
     """An injector process that has nothing to send leaves the minimum until it reports again."""
     silence_us: _builtins.int
     """Explain: how long ago the last report came, microseconds; absent if none has since the sequencer was accepted."""
+    connection: _builtins.int
+    """Grows with each connection of who reports. What comes by an earlier one than the newest heard of was held up on its
+    way, and counts for nothing.
+    """
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval: ...
     @_builtins.property
@@ -172,10 +177,11 @@ class IntervalWatermark(_message.Message):
         input_watermark_us: _builtins.int = ...,
         idle: _builtins.bool = ...,
         silence_us: _builtins.int | None = ...,
+        connection: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "hold", b"hold", "keys", b"keys", "silence_us", b"silence_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "computation", b"computation", "hold", b"hold", "idle", b"idle", "input_watermark_us", b"input_watermark_us", "keys", b"keys", "process", b"process", "sequencer", b"sequencer", "silence_us", b"silence_us", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "computation", b"computation", "connection", b"connection", "hold", b"hold", "idle", b"idle", "input_watermark_us", b"input_watermark_us", "keys", b"keys", "process", b"process", "sequencer", b"sequencer", "silence_us", b"silence_us", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__silence_us: _TypeAlias = _typing.Literal["silence_us"]  # noqa: Y015
     _WhichOneofArgType__silence_us: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us"]  # noqa: Y015
@@ -435,16 +441,20 @@ class RemoveComputationRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COMPUTATION_FIELD_NUMBER: _builtins.int
+    UP_TO_SEQUENCER_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
     """An incarnation id, or "injector/{stream}"."""
+    up_to_sequencer: _builtins.int
+    """Unless it is 0: nothing is forgotten if a larger sequencer was accepted. A stream's name may have come back since."""
     def __init__(
         self,
         *,
         computation: _builtins.str = ...,
+        up_to_sequencer: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "up_to_sequencer", b"up_to_sequencer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
