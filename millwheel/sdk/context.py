@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from millwheel.core.limits import MAX_PRODUCED_BYTES, MAX_TAG_BYTES, MAX_VALUE_BYTES
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.sdk.errors import (
@@ -112,37 +114,26 @@ class StateCell:
         self.value: Any = UNSET
 
 
-class Context(Generic[State]):
+class Context(msgspec.Struct, Generic[State], eq=False):
     """Access to everything of one key (figure 7). Valid only while the hook that received it runs."""
 
-    __slots__ = (
-        "_cause",
-        "_cell",
-        "_earliest",
-        "_hold",
-        "_key",
-        "_origin",
-        "_produced",
-        "_productions",
-        "_scope",
-        "_stamp",
-        "_timers",
-    )
+    # A Struct for what it costs to make one, for each key and batch.
+    _key: bytes
+    _cell: StateCell
+    _scope: Scope
+    _productions: list[Production] | None = None
+    _timers: dict[tuple[bool, str], TimerSetting | None] | None = None
+    _produced: int = 0
+    _hold: Any = UNSET
+    # Of the record or timer at hand: the default timestamp of a production, the least that one may have,
+    # and the event time on whose account timers are set.
+    _stamp: int = 0
+    _earliest: int = 0
+    _cause: int = 0
+    _origin: Any = None
 
-    def __init__(self, key: bytes, cell: StateCell, scope: Scope) -> None:
-        self._key = key
-        self._cell = cell
-        self._scope = scope
-        self._productions: list[Production] = []
-        self._timers: dict[tuple[bool, str], TimerSetting | None] | None = None
-        self._produced = 0
-        self._hold: Any = UNSET
-        # Of the record or timer at hand: the default timestamp of a production, the least that one may have,
-        # and the event time on whose account timers are set.
-        self._stamp = 0
-        self._earliest = 0
-        self._cause = 0
-        self._origin: Any = None
+    def __repr__(self) -> str:
+        return f"Context(computation={self._scope.computation!r}, key={self.key!r})"
 
     @property
     def key(self) -> str:
@@ -206,7 +197,12 @@ class Context(Generic[State]):
         targets = binding.route(value)
         size = len(encoded) + _PRODUCTION_BYTES + sum([len(key) for _, key in targets])
         self._made(size)
-        self._productions.append(Production(stream, encoded, at, targets, self._origin))
+        self._add(Production(stream, encoded, at, targets, self._origin))
+
+    def _add(self, production: Production) -> None:
+        if self._productions is None:
+            self._productions = []
+        self._productions.append(production)
 
     def set_timer(self, at: Timestamp, tag: str = "", *, wall: bool = False, hold: Timestamp | None = None) -> None:
         """Have ``process_timer`` called for this key when the low watermark, or the wall clock, reaches ``at``.

@@ -85,6 +85,4 @@ class Failures:
         )
         name = self.state.config.dead_letters
         binding = self.state.scope.outputs[name]
-        context._productions.append(
-            Production(name, binding.encode(letter), stamp, binding.route(letter), context._origin)
-        )
+        context._add(Production(name, binding.encode(letter), stamp, binding.route(letter), context._origin))
