@@ -146,9 +146,12 @@ class StateStore(Protocol):
         """
 
     async def seal(self, journal: str, sequencer: int) -> JournalHead:
-        """End the journal for good, if ``sequencer`` holds it (or it is sealed already).
+        """End the journal for good, on behalf of a successor that was given ``sequencer``.
 
-        Its sequencer becomes terminal. Durable before it returns the head; SequencerRefusedError if another holds it.
+        Its sequencer becomes terminal; durable before it returns the head. A journal that is sealed already stays as
+        it is, so of the successors (the children of a split, each with a sequencer of its own) any may seal, in any
+        order and as often as it likes, and all see the same last commit. SequencerRefusedError if a larger sequencer
+        holds the journal: the caller is older than its owner.
         """
 
     async def read_head(self, journal: str) -> JournalHead:

@@ -53,11 +53,13 @@ def fenced(journal: str, held: JournalHead | None, sequencer: int) -> JournalHea
 
 
 def sealed(journal: str, held: JournalHead | None, sequencer: int) -> JournalHead:
-    """The head after the holder ended the journal; the same head if it is sealed already."""
+    """The head after a successor with ``sequencer`` ended the journal; the same if it is sealed already."""
+    if sequencer >= TERMINAL_SEQUENCER:
+        raise ValueError(f"sequencer {sequencer} is reserved: it marks a sealed journal")
     head = present(journal, held)
     if head.sequencer == TERMINAL_SEQUENCER:
         return head
-    if head.sequencer != sequencer:
+    if head.sequencer > sequencer:
         raise SequencerRefusedError(journal, head.sequencer, head.commit)
     return replace(head, sequencer=TERMINAL_SEQUENCER)
 

@@ -236,13 +236,43 @@ async def test_g11_a_sealed_journal_takes_no_owner_and_no_entry(store: StateStor
     assert await store.read_entries(journal, 1, 2) == [b"entry 1 of 5", b"entry 2 of 5"]
 
 
-async def test_g3_only_the_holder_seals(store: StateStore, journal: str) -> None:
+async def test_g3_an_older_sequencer_seals_nothing(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5)
     await store.fence(journal, 7)
-    for other in (5, 8):
-        with pytest.raises(SequencerRefusedError):
-            await store.seal(journal, other)
+    for older in (1, 5, 6):
+        with pytest.raises(SequencerRefusedError) as refused:
+            await store.seal(journal, older)
+        assert (refused.value.sequencer, refused.value.commit) == (7, 0)
     assert (await store.read_head(journal)).sequencer == 7
+    await store.append(journal, entry(7, 1))
+
+
+async def test_g11_each_child_seals_its_parent_in_any_order_and_any_number_of_times(
+    store: StateStore, journal: str
+) -> None:
+    await owned(store, journal, 5, commits=2)
+    for child in (9, 8, 9, 6, 10):
+        assert await store.seal(journal, child) == JournalHead(TERMINAL_SEQUENCER, 2, 0, ())
+    with pytest.raises(SequencerRefusedError):
+        await store.append(journal, entry(5, 3))
+    never_owned = journal + "-idle"
+    await store.create_journal(never_owned, 7)
+    assert await store.seal(never_owned, 8) == JournalHead(TERMINAL_SEQUENCER, 7, 7, ())
+
+
+async def test_g11_an_append_and_the_seals_of_two_children_at_once_agree_on_the_last_commit(
+    store: StateStore, journal: str
+) -> None:
+    for number in range(5):
+        name = f"{journal}-{number}"
+        await owned(store, name, 5, commits=1)
+        appended, left, right = await asyncio.gather(
+            store.append(name, entry(5, 2)), store.seal(name, 8), store.seal(name, 9), return_exceptions=True
+        )
+        assert appended is None or isinstance(appended, SequencerRefusedError)
+        last = 2 if appended is None else 1
+        assert left == right == JournalHead(TERMINAL_SEQUENCER, last, 0, ())
+        assert await store.read_entries(name, 1, last) == [b"entry %d of 5" % commit for commit in range(1, last + 1)]
 
 
 async def test_a_dropped_journal_is_missing(store: StateStore, journal: str) -> None:

@@ -102,13 +102,17 @@ class Competition(RuleBasedStateMachine):
         else:
             assert isinstance(result, SequencerRefusedError)
 
-    @rule(owner=OWNERS)
+    @rule(owner=OWNERS, child=st.booleans())
     @precondition(lambda self: self.model.commit > 6)
-    def seal(self, owner: int) -> None:
+    def seal(self, owner: int, child: bool) -> None:
+        """By an owner, as it believes, or by a child that was given a sequencer of its own."""
         model = self.model
         sequencer, _ = self.believed[owner]
+        if child:
+            sequencer = self.next_sequencer
+            self.next_sequencer += 1
         result = self.call(self.store.seal(self.name, sequencer))
-        if model.sequencer in (sequencer, TERMINAL_SEQUENCER):
+        if model.sequencer <= sequencer or model.sequencer == TERMINAL_SEQUENCER:
             model.sequencer = TERMINAL_SEQUENCER
             assert result == JournalHead(TERMINAL_SEQUENCER, model.commit, model.floor, ())
         else:

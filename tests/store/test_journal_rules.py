@@ -17,9 +17,10 @@ def test_a_journal_id_is_not_empty_and_holds_no_nul(name: str) -> None:
         rules.created(name, None, 0)
 
 
-def test_no_owner_gets_the_terminal_sequencer() -> None:
-    with pytest.raises(ValueError, match="reserved"):
-        rules.fenced("j", HEAD, TERMINAL_SEQUENCER)
+def test_nobody_gets_the_terminal_sequencer() -> None:
+    for rule in (rules.fenced, rules.sealed):
+        with pytest.raises(ValueError, match="reserved"):
+            rule("j", HEAD, TERMINAL_SEQUENCER)
 
 
 @pytest.mark.parametrize("floor", [3, 11])
