@@ -146,6 +146,10 @@ class AuthorityCore:
         self._pending.change(token, Expect(name, names), name, dropped)
         self._raise(injector)
 
+    def outlives(self, computation: str, sequencer: int) -> bool:
+        """Whether ``computation`` has come back since ``sequencer`` was drawn: a larger one was accepted for it."""
+        return any(accepted > sequencer for _, accepted in self.sequencers(computation))
+
     def remove(self, token: int, computation: str) -> None:
         """Forget a computation that was cancelled. The token is answered once it is journaled."""
         found = self._registry.get(computation)

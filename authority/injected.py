@@ -86,9 +86,8 @@ class InjectorComputation:
             unexpected = bool(self.expected) and process not in self.expected
             newer = share is not None and share.sequencer > report.sequencer
             return Refusal(report, superseded=unexpected or newer)
-        share.note(report, now)
-        if share.watermark == MAX_TIMESTAMP:
-            return None  # finished is final
+        if not share.note(report, now) or share.watermark == MAX_TIMESTAMP:
+            return None  # overtaken; or finished, which is final
         watermark = max(report.watermark, self.value)
         if (watermark, report.idle) == (share.watermark, share.idle):
             return None

@@ -81,7 +81,8 @@ class KeyedComputation:
         if share is None or share.sequencer != report.sequencer:
             held = max(share.sequencer for _, share in self._map.overlapping(keys))
             return Refusal(report, superseded=held > report.sequencer)
-        share.note(report, now)
+        if not share.note(report, now):
+            return None
         watermark = report.watermark if report.watermark > self.value else self.value
         if watermark == share.watermark:
             return None

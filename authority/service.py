@@ -134,7 +134,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
             if not request.computation:
                 raise _invalid("computation", 'is empty: name an incarnation, or "injector/{stream}"')
             _check_names(computation=request.computation)
-            await self._shell.remove(request.computation)
+            await self._shell.remove(request.computation, request.up_to_sequencer)
             return pb.RemoveComputationResponse()
 
         return await answering(context, work)

@@ -22,9 +22,20 @@ class Share(Generic[M]):
     ``member`` and ``sequencer`` never change: a new owner is a new share. ``watermark`` and ``idle``
     are journaled; the rest is what the last report said besides, for explain, and is gone after a
     restart. ``reported_at`` None: no report since the sequencer was accepted (or the restart).
+    ``connection``: the newest of the owner's that was heard of.
     """
 
-    __slots__ = ("hold", "idle", "input_watermark", "member", "reported_at", "sequencer", "subject", "watermark")
+    __slots__ = (
+        "connection",
+        "hold",
+        "idle",
+        "input_watermark",
+        "member",
+        "reported_at",
+        "sequencer",
+        "subject",
+        "watermark",
+    )
 
     def __init__(self, member: M, sequencer: int, watermark: int, *, idle: bool = False) -> None:
         self.member: M = member
@@ -35,6 +46,7 @@ class Share(Generic[M]):
         self.hold: HoldKind.ValueType = HoldKind.HOLD_KIND_UNSPECIFIED
         self.subject = ""
         self.reported_at: int | None = None
+        self.connection = 0
 
     def copy_for(self, member: M) -> Share[M]:
         """The same knowledge of a part of the keys."""
@@ -43,12 +55,20 @@ class Share(Generic[M]):
         made.reported_at = self.reported_at
         return made
 
-    def note(self, report: WatermarkReport, now: int) -> None:
-        """Keep what ``report``, which has just come, says besides the value."""
+    def note(self, report: WatermarkReport, now: int) -> bool:
+        """Keep what ``report``, which has just come, says besides the value; False if it was overtaken by a newer one.
+
+        One connection keeps the order of its reports. Of two, the older one's may lie unread while the newer one's
+        are taken: its owner was idle then, say, and now is not.
+        """
+        if report.connection < self.connection:
+            return False
+        self.connection = report.connection
         self.input_watermark = report.input_watermark
         self.hold = report.hold
         self.subject = report.subject
         self.reported_at = now
+        return True
 
 
 AnyShare = Share[KeyInterval] | Share[str]

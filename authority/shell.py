@@ -153,8 +153,15 @@ class AuthorityShell:
         """Have ``stream``'s watermark wait for exactly ``processes`` (5.2); journaled when it returns."""
         await self._journaled(lambda token: self._core.expect_injectors(token, stream, processes))
 
-    async def remove(self, computation: str) -> None:
-        """Forget a computation that was cancelled; journaled when it returns."""
+    async def remove(self, computation: str, up_to: int = 0) -> None:
+        """Forget a computation that was cancelled; journaled when it returns.
+
+        With ``up_to`` nothing happens if a larger sequencer was accepted: a stream's name may have come back while a
+        master that was deposed held on to the request.
+        """
+        self._check()
+        if up_to and self._core.outlives(computation, up_to):
+            return
         await self._journaled(lambda token: self._core.remove(token, computation))
 
     async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:

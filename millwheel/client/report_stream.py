@@ -9,6 +9,8 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import grpc
+
 from millwheel.rpc.channel import RETRYABLE, Backoff
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -70,6 +72,7 @@ class ReportStream:
         self._accepting: dict[Key, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._not_before = 0.0
+        self._connection = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -114,9 +117,12 @@ class ReportStream:
     async def _one_stream(self) -> None:
         """Open a stream, send everything, then what changes; returns or raises RequestError when it ends."""
         stub, address = await self._stub()
+        self._connection += 1
         call: Any = stub.Report()  # type: ignore[call-arg]  # the stubs know no call that is written to
         # gRPC itself goes on with a request iterator after the call has ended, by one message, which is lost.
         writer = asyncio.create_task(self._write(call))
+        # One that fails takes the stream with it: else nothing would be reported any more, and nobody told.
+        writer.add_done_callback(lambda _: call.cancel())
         try:
             async with connected(address):
                 async for response in call:
@@ -127,8 +133,13 @@ class ReportStream:
             call.cancel()
 
     async def _write(self, call: Any) -> None:
-        async for request in self._requests():
-            await call.write(request)
+        try:
+            async for request in self._requests():
+                await call.write(request)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the stream has ended: its reader says why
+        except Exception:
+            log.exception("watermarks cannot be reported, trying again")
 
     async def _requests(self) -> AsyncIterator[pb.ReportRequest]:
         """What goes out on one stream."""
@@ -150,7 +161,10 @@ class ReportStream:
         keys = [key for key, _ in zip(self._unsent, range(_REPORTS_A_MESSAGE), strict=False)]
         for key in keys:
             del self._unsent[key]
-        return [self._newest[key] for key in keys if key not in self._accepting]
+        newest = [self._newest[key] for key in keys if key not in self._accepting]
+        for report in newest:
+            report.connection = self._connection
+        return newest
 
     async def _more(self, until: float) -> None:
         """Wait for changes and, close after a message, for others; but for the first no longer than ``until``."""

@@ -62,6 +62,7 @@ class WatermarkReport(msgspec.Struct):
 
     ``watermark`` is its output watermark, ``input_watermark`` what it consumes, ``hold`` with
     ``subject`` what the output is held by, ``idle`` that an injector process has nothing to send.
+    ``connection`` grows with each connection of the owner: what an earlier one brings late says nothing any more.
     """
 
     computation: str
@@ -72,6 +73,7 @@ class WatermarkReport(msgspec.Struct):
     hold: HoldKind.ValueType = HoldKind.HOLD_KIND_UNSPECIFIED
     subject: str = ""
     idle: bool = False
+    connection: int = 0
 
 
 class BroadcastUpdate(NamedTuple):
@@ -139,6 +141,7 @@ def report_to_wire(report: WatermarkReport) -> watermark_pb2.IntervalWatermark:
         hold=watermark_pb2.WatermarkHold(kind=report.hold, subject=report.subject),
         input_watermark_us=report.input_watermark,
         idle=report.idle,
+        connection=report.connection,
     )
 
 
@@ -155,6 +158,7 @@ def report_from_wire(message: watermark_pb2.IntervalWatermark, where: str = "") 
         hold.kind,
         hold.subject,
         message.idle,
+        message.connection,
     )
 
 

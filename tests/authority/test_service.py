@@ -269,6 +269,39 @@ async def test_injector_processes_over_the_wire_5_2(serve: Serve) -> None:
             await master.explain(INJECTOR)
 
 
+async def test_g7_what_an_earlier_connection_brings_late_counts_for_nothing_5_2(serve: Serve) -> None:
+    served = await serve(None)
+    async with client(served) as process:
+        await process.accept(INJECTOR, "a", 1)
+        process.report(said(10, 1, "a", INJECTOR))
+        await reaches(served.shell.watch([INJECTOR]), 10, INJECTOR)
+        await served.kill()
+        await served.start()
+        process.report(said(20, 1, "a", INJECTOR))
+        await reaches(served.shell.watch([INJECTOR]), 20, INJECTOR)
+        late = report_to_wire(WatermarkReport(INJECTOR, "a", 1, 15, idle=True, connection=1))
+        async with grpc.aio.insecure_channel(served.address) as channel:
+            call = WatermarkServiceStub(channel).Report()
+            before = served.registry.get_sample_value("millwheel_authority_reports_total") or 0
+            await call.write(pb.ReportRequest(intervals=[late]))
+            await until(lambda: (served.registry.get_sample_value("millwheel_authority_reports_total") or 0) > before)
+            call.cancel()
+        (row,) = (await process.explain(INJECTOR)).intervals
+    assert (row.watermark_us, row.idle) == (20, False)
+
+
+async def test_g8_a_report_that_cannot_be_sent_is_told_and_tried_again(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = await serve(None)
+    async with client(served) as owner:
+        await owner.accept(COMPUTATION, ALL_KEYS, 1)
+        owner.report(said(1 << 63))
+        await until(lambda: "watermarks cannot be reported" in caplog.text)
+        owner.report(said(20))
+        await reaches(served.shell.watch([COMPUTATION]), 20)
+
+
 async def test_a_watch_of_many_sequencers_comes_in_messages_of_bounded_size(serve: Serve) -> None:
     served = await serve(None)
     pieces = cut(*(b"%05d" % n for n in range(1, 12_000)))

@@ -302,6 +302,17 @@ async def test_expected_injectors_and_removal_through_the_shell_5_2() -> None:
     await shell.close()
 
 
+async def test_g7_a_removal_that_was_held_up_spares_an_injector_that_has_come_back_6_2() -> None:
+    store = MemoryStore()
+    shell = await opened(store)
+    await shell.accept(INJECTOR, "a", 41)
+    await shell.remove(INJECTOR, 40)
+    assert shell.explain(INJECTOR) is not None
+    await shell.remove(INJECTOR, 41)
+    assert shell.explain(INJECTOR) is None
+    await shell.close()
+
+
 async def test_a_shard_is_opened_only_on_a_journal_that_exists_and_with_a_newer_sequencer() -> None:
     store = MemoryStore()
     with pytest.raises(JournalMissingError):
