@@ -103,20 +103,24 @@ async def submit_beside(server: Server, place: Path) -> None:
     assert submitted.code == 0, submitted.err
 
 
+def remount(place: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", str(place)], check=True)
+
+
 async def test_a_database_that_may_not_be_written_is_named_and_left_as_it_is(small_disk: Path, tmp_path: Path) -> None:
     first = Server(small_disk / "db", tmp_path / "first.log")
     await first.start()
     await submit_beside(first, tmp_path)
     await speak(first, "one")
     await first.stop()
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    remount(small_disk, "ro")
     for place in (first.db, small_disk / "new"):
         told = await attempt(Server(place, tmp_path / f"{place.name}.log"))
         assert told is not None
         assert told.code == 1
         assert f"error: cannot use {place}: " in told.err
         assert "Check that the directory is writable and has free space" in told.err
-    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    remount(small_disk, "rw")
     try:
         await first.start()
         assert await read(first, "seen", Seen, 1) == [Seen("one", 1)]
@@ -152,9 +156,7 @@ async def test_a_port_in_use_is_named(server: Server, tmp_path: Path) -> None:
         (["--log-level", "loud"], 2, "'loud' is not one of"),
     ],
 )
-async def test_an_option_that_cannot_be_met_is_named(
-    tmp_path: Path, options: list[str], code: int, part: str
-) -> None:
+async def test_an_option_that_cannot_be_met_is_named(tmp_path: Path, options: list[str], code: int, part: str) -> None:
     told = await run_cli("", "server", "start-dev", "--port", str(free_port()), "--db", str(tmp_path / "db"), *options)
     assert told.code == code
     assert part in told.err
