@@ -235,9 +235,9 @@ class MasterCore:
     def _carry_out(self, operation: _Operation) -> list[Instruction]:
         plan = operation.plan
         self._burned = max(self._burned, plan.drawn)
-        if plan.drop_journals or plan.drop_computations:
+        if plan.drop_journals or plan.drop_computations or plan.silence:
             operation.phase = _Phase.DROPPING
-            return [Drop(operation.number, plan.drop_journals, plan.drop_computations)]
+            return [Drop(operation.number, plan.drop_journals, plan.drop_computations, plan.silence)]
         return self._create(operation)
 
     def _create(self, operation: _Operation) -> list[Instruction]:

@@ -21,6 +21,7 @@ __all__ = ["Draft", "Plan"]
 class Plan:
     """What one operation does: drop from the store, create journals, then one transaction, then answer.
 
+    ``silence``: injectors that the authority is to forget, each unless it accepted a sequencer above the one given.
     Without puts and deletes there is no transaction, and the answer stands already. ``answer`` is made
     only once the catalog shows the transaction's effect.
     """
@@ -31,6 +32,7 @@ class Plan:
     journals: tuple[str, ...] = ()
     drop_journals: tuple[str, ...] = ()
     drop_computations: tuple[str, ...] = ()
+    silence: tuple[tuple[str, int], ...] = ()
     drawn: int = 0
     answer: Callable[[], Answer] | None = None
 
@@ -95,6 +97,7 @@ class Draft:
         answer: Callable[[], Answer] | None = None,
         drop_journals: tuple[str, ...] = (),
         drop_computations: tuple[str, ...] = (),
+        silence: tuple[tuple[str, int], ...] = (),
     ) -> Plan:
         """The transaction as it now stands."""
         puts = list(self._puts.values())
@@ -108,6 +111,7 @@ class Draft:
             tuple(self._journals),
             drop_journals,
             drop_computations,
+            silence,
             self._drawn,
             answer,
         )

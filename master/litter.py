@@ -3,7 +3,8 @@
 An interval map is litter once no live topology and no log refers to its incarnation. That never changes
 back, for an incarnation is referred to only by a record written together with its map: so journals and
 state of litter may be dropped by a master that, unknown to itself, has just been deposed. A log record is
-different: it goes in a transaction of its own, and only that makes litter of its map.
+different: it goes in a transaction of its own, and only that makes litter of its map. And a stream's name may
+come back: its injectors are forgotten up to the sequencers of its earlier life, and no further.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def retire_streams(known: Catalog, most: int) -> Plan:
     """
     streams = known.streams()
     draft = Draft(known)
-    silenced = set()
+    silenced: dict[str, int] = {}
     for stream, log in sorted(known.logs.items()):
         if stream not in streams and most > 0:
             most -= 1
@@ -37,8 +38,9 @@ def retire_streams(known: Catalog, most: int) -> Plan:
         if stream not in streams and most > 0:
             most -= 1
             draft.delete(keys.injector_key(stream, process))
-            silenced.add(injector_sender(stream))
-    return draft.plan(drop_computations=tuple(sorted(silenced)))
+            # Whoever opens the stream in its next life is given a larger one than any that was drawn until now.
+            silenced[injector_sender(stream)] = known.drawn
+    return draft.plan(silence=tuple(sorted(silenced.items())))
 
 
 def forget_cancelled(known: Catalog, before: Timestamp) -> Plan:

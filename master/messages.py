@@ -142,11 +142,15 @@ class Transact:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Delete journals and the state of computations from the store. Repeating it does no harm."""
+    """Delete journals and the state of computations from the store, and have the authority forget them.
+
+    It is also to forget the injectors of ``silence``, up to a sequencer each. Repeating it, however late, does no harm.
+    """
 
     operation: int
     journals: tuple[str, ...]
     computations: tuple[str, ...]
+    silence: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

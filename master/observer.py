@@ -83,9 +83,10 @@ class Observer:
         except grpc.aio.AioRpcError:
             return None
 
-    async def forget(self, known: Catalog, computation: str) -> None:
+    async def forget(self, known: Catalog, computation: str, up_to: int) -> None:
         """Have the authority forget a computation, or ``injector/{stream}``; RequestError if it does not answer.
 
+        Unless ``up_to`` is 0, it forgets nothing if it has accepted a larger sequencer.
         Where no authority is registered nothing is known of any computation.
         """
         endpoint = known.authority_of(computation)
@@ -94,7 +95,8 @@ class Observer:
         stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(endpoint.address))
         async with calling(endpoint.address):
             await stub.RemoveComputation(
-                watermark_pb2.RemoveComputationRequest(computation=computation), timeout=_DEADLINE
+                watermark_pb2.RemoveComputationRequest(computation=computation, up_to_sequencer=up_to),
+                timeout=_DEADLINE,
             )
 
     async def close(self) -> None:

@@ -30,7 +30,6 @@ from millwheel.master.messages import (
 )
 from millwheel.master.settings import MasterSettings
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
-from millwheel.rpc.watermarks import is_injector
 from millwheel.store.contract import JournalExistsError, StateStore, StoreError
 
 __all__ = ["Term"]
@@ -40,7 +39,7 @@ _PAUSE: Final = 0.2
 _log = logging.getLogger(__name__)
 
 Look = Callable[[Catalog, str], Awaitable[Progress]]
-Forget = Callable[[Catalog, str], Awaitable[None]]
+Forget = Callable[[Catalog, str, int], Awaitable[None]]
 
 
 class Term:
@@ -56,8 +55,11 @@ class Term:
         forget: Forget,
         clock: Callable[[], Timestamp],
     ) -> None:
-        """``look`` asks workers and authority about a draining topology; ``forget`` has the authority forget a
-        computation that is no more; ``clock`` tells the wall time."""
+        """``look`` asks workers and authority about a draining topology; ``clock`` tells the wall time.
+
+        ``forget`` has the authority forget a computation that is no more; given a sequencer other than 0, unless it has
+        accepted a larger one.
+        """
         self.core = MasterCore(leadership.compare, settings)
         self.number = leadership.term
         self._leadership = leadership
@@ -220,9 +222,10 @@ class Term:
             for journal in wanted.journals:
                 await self._store.drop_journal(journal)
             for computation in wanted.computations:
-                if not is_injector(computation):
-                    await self._store.drop_computation(computation)
-                await self._forget(self.catalog, computation)
+                await self._store.drop_computation(computation)
+                await self._forget(self.catalog, computation, 0)
+            for injector, sequencer in wanted.silence:
+                await self._forget(self.catalog, injector, sequencer)
         except (StoreError, RequestError) as error:
             _log.warning("state that is given up could not be dropped, trying again later: %s", error)
             self._perform(self.core.store_failed(wanted.operation, str(error), retry=False))

@@ -51,6 +51,13 @@ class World:
         self.state = CoordinatorState()
         self.store = MemoryStore()
         self.workers: dict[str, int] = {}
+        self.accepted: dict[str, int] = {}
+        """What the authority knows: by injector the largest sequencer that it accepted."""
+
+    def silence(self, injector: str, up_to: int) -> None:
+        """As the authority forgets an injector."""
+        if self.accepted.get(injector, 0) <= up_to:
+            self.accepted.pop(injector, None)
 
     def transact(self, compares: tuple[Compare, ...], puts: tuple[Put, ...], deletes: tuple[str, ...] = ()) -> Outcome:
         transition = self.state.decide(compares, puts, deletes, 0.0)
@@ -152,11 +159,13 @@ class Master:
                 self.take(self.core.loaded(self.world.state.list("")))
             case CreateJournals(operation, journals):
                 self._create(operation, journals)
-            case Drop(operation, journals, computations):
+            case Drop(operation, journals, computations, silence):
                 for journal in journals:
                     now_of(self.world.store.drop_journal(journal))
                 for computation in computations:
                     now_of(self.world.store.drop_computation(computation))
+                for injector, sequencer in silence:
+                    self.world.silence(injector, sequencer)
                 self.take(self.core.dropped(operation))
             case Transact(operation, compares, puts, deletes):
                 self.take(self.core.transacted(operation, self.world.transact(compares, puts, deletes)))

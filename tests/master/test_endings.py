@@ -10,6 +10,7 @@ from millwheel.master.messages import (
     CancelTopology,
     CreateJournals,
     DrainTopology,
+    Drop,
     EnsureLog,
     IntervalProgress,
     OpenInjector,
@@ -229,6 +230,24 @@ def test_litter_of_a_deposed_master_never_touches_a_log_that_is_in_use_again() -
     old.run()
     known = world.catalog()
     assert all(world.has_journal(one.journal) for table in known.tables.values() for one in table.record.intervals)
+
+
+def test_g7_a_deposed_master_does_not_silence_the_injectors_of_a_stream_that_has_come_back_6_2() -> None:
+    world = World()
+    old = Master(world, "old")
+    old.call(SubmitTopology(topology(), "r1"))
+    world.accepted["injector/queries"] = old.call(OpenInjector("queries", "p")).sequencer
+    old.ask(CancelTopology("zeitgeist"))
+    while not (old.waiting and isinstance(old.waiting[0], Drop) and old.waiting[0].silence):
+        old.step() if old.waiting else old.follow()
+    new = Master(world, "new")
+    new.run()
+    assert world.accepted == {}
+    new.call(SubmitTopology(topology(), "r2"))
+    again = new.call(OpenInjector("queries", "p")).sequencer
+    world.accepted["injector/queries"] = again
+    old.run()
+    assert world.accepted == {"injector/queries": again}
 
 
 def test_cancelled_topologies_are_forgotten_after_a_day() -> None:
