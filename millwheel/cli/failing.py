@@ -8,7 +8,7 @@ code  meaning
 2     the command line is wrong
 3     what was named does not exist
 4     the server cannot be reached, does not lead, or did not answer in time
-5     what was given is invalid, a topology with problems for example
+5     what was given is invalid: a topology with problems, a configuration with mistakes
 6     it clashes with what there is: a name that is taken, a state that does not allow it
 130   interrupted
 ====  =========================================================================
@@ -22,6 +22,7 @@ import traceback
 from enum import IntEnum
 from typing import Final
 
+from millwheel.config import ConfigError
 from millwheel.coordination.contract import CoordinatorError
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.sdk.errors import MillwheelError, PackageError, TopologyError
@@ -61,7 +62,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
         return ExitCode.INTERRUPTED
     if isinstance(error, RequestError):
         return _BY_CODE.get(error.code, ExitCode.FAILED)
-    if isinstance(error, (TopologyError, PackageError)):
+    if isinstance(error, (TopologyError, PackageError, ConfigError)):
         return ExitCode.INVALID
     return ExitCode.FAILED
 

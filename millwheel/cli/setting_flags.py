@@ -1,0 +1,64 @@
+"""Commands whose options are settings: one flag for each, made from its declaration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from millwheel.config import Configuration, Setting, Settings, declared, environment_name, flag_name, load
+
+__all__ = ["with_settings"]
+
+_FILE = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", envvar="MILLWHEEL_CONFIG", help="The TOML file; else /etc/millwheel/millwheel.toml, if it exists."
+    ),
+]
+
+
+def with_settings(sections: Sequence[str] = (), **extra: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make ``work(configuration, **extra)`` a command with a flag for each setting of ``sections`` (all, if none).
+
+    ``extra``: the annotations of further options, which have to have defaults of None. A setting that is a secret has
+    no flag: the list of processes would show it.
+    """
+    chosen = [one for one in declared(Settings) if not one.secret and (not sections or one.section in sections)]
+    names = {f"{one.section}_{one.name}": one.path for one in chosen}
+    parameters = [
+        Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=_FILE),
+        *(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in extra.items()),
+        *(_parameter(name, one) for name, one in zip(names, chosen, strict=True)),
+    ]
+
+    def decorate(work: Callable[..., None]) -> Callable[..., None]:
+        def command(config: Path | None = None, **options: Any) -> None:
+            rest = {name: options[name] for name in extra}
+            work(_load(config, {names[name]: text for name, text in options.items() if name in names}), **rest)
+
+        command.__doc__ = work.__doc__
+        command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        return command
+
+    return decorate
+
+
+def _load(file: Path | None, options: dict[str, str | None]) -> Configuration:
+    return load(file, os.environ, {name: text for name, text in options.items() if text is not None})
+
+
+def _parameter(name: str, setting: Setting) -> Parameter:
+    """A flag is text like the environment's: one parser for both, and one message if it is wrong."""
+    option = typer.Option(
+        flag_name(setting),
+        help=f"{setting.meaning} [{environment_name(setting)}]",
+        show_default=False,
+        rich_help_panel=setting.section.capitalize(),
+    )
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])

@@ -1,0 +1,37 @@
+"""Settings: one TOML file, environment variables over it, flags over those. Every value knows where it comes from."""
+
+from millwheel.config.declaring import Setting, declared
+from millwheel.config.errors import ConfigError
+from millwheel.config.loading import Configuration, environment_name, flag_name, load
+from millwheel.config.sections import (
+    AuthoritySection,
+    ClusterSection,
+    CoordinatorSection,
+    LoggingSection,
+    MasterSection,
+    MetricsSection,
+    RpcSection,
+    Settings,
+    StoreSection,
+    WorkerSection,
+)
+
+__all__ = [
+    "AuthoritySection",
+    "ClusterSection",
+    "ConfigError",
+    "Configuration",
+    "CoordinatorSection",
+    "LoggingSection",
+    "MasterSection",
+    "MetricsSection",
+    "RpcSection",
+    "Setting",
+    "Settings",
+    "StoreSection",
+    "WorkerSection",
+    "declared",
+    "environment_name",
+    "flag_name",
+    "load",
+]

@@ -1,0 +1,60 @@
+"""Addresses in settings: ``host:port``, and lists of them. Pure."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from typing import Final
+
+__all__ = [
+    "TAKES_ADDRESS",
+    "TAKES_ADDRESSES",
+    "address",
+    "addresses",
+    "is_loopback",
+    "optional_address",
+    "split_address",
+]
+
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]/,]+):([0-9]{1,5})")
+TAKES_ADDRESS: Final = "host:port, such as 127.0.0.1:7433 or [::1]:7433"
+TAKES_ADDRESSES: Final = 'one host:port or more, such as ["10.0.0.1:2379", "10.0.0.2:2379"]'
+
+
+def address(text: str) -> str:
+    """A check for ``host:port``; port 0 is a free one."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found[2]) > 65_535:
+        raise ValueError(f"it takes {TAKES_ADDRESS}")
+    return text
+
+
+def optional_address(text: str) -> str:
+    """A check for ``host:port``, or nothing."""
+    return address(text) if text else text
+
+
+def addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """A check for a list of at least one ``host:port`` that can be connected to."""
+    if not texts:
+        raise ValueError(f"it takes {TAKES_ADDRESSES}")
+    for text in texts:
+        if split_address(address(text))[1] == 0:
+            raise ValueError(f"it takes {TAKES_ADDRESSES}: port 0 is no port to connect to")
+    return texts
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """The host, without brackets, and the port of ``host:port``."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,122 @@
+"""Kinds of values: what a setting of each type takes, from TOML and from text (environment, flags). Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin
+
+from millwheel.sdk.errors import did_you_mean
+
+__all__ = ["Check", "Kind", "at_least", "kind_of", "one_line"]
+
+Check = Callable[[Any], Any]
+"""Takes a value of the right type and returns it as it counts; ValueError ("it takes ...") if it may not be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """``takes`` says what is allowed. Both functions raise ValueError if they are given something else."""
+
+    takes: str
+    from_toml: Callable[[Any], Any]
+    from_text: Callable[[str], Any]
+
+
+def kind_of(annotation: Any) -> Kind:
+    """The kind of a dataclass field's type."""
+    if get_origin(annotation) is Literal:
+        return _choice(get_args(annotation))
+    return _KINDS[annotation]
+
+
+def _typed(allowed: type | tuple[type, ...], takes: str, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        # In Python a boolean is a number; in a configuration it is a mistake.
+        if not isinstance(value, allowed) or (isinstance(value, bool) and allowed is not bool):
+            raise ValueError(f"it takes {takes}")
+        return convert(value)
+
+    return check
+
+
+def _parsed(parse: Callable[[str], Any], takes: str) -> Callable[[str], Any]:
+    def check(text: str) -> Any:
+        try:
+            return parse(text.strip())
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"it takes {takes}") from error
+
+    return check
+
+
+def _finite(value: float) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("it takes a finite number")
+    return number
+
+
+def _strings(value: list[Any]) -> tuple[str, ...]:
+    if not all(isinstance(item, str) for item in value):
+        raise ValueError(f"it takes {_LIST}")
+    return tuple(value)
+
+
+def _path(text: str) -> Path | None:
+    return Path(text).expanduser() if text else None
+
+
+def _choice(names: tuple[str, ...]) -> Kind:
+    takes = " or ".join(f'"{name}"' for name in names)
+
+    def check(value: Any) -> str:
+        if value not in names:
+            raise ValueError(f"it takes {takes}{did_you_mean(str(value), names)}")
+        return str(value)
+
+    return Kind(takes, check, check)
+
+
+_BOOLEANS: Final = {"true": True, "false": False}
+_LIST: Final = 'a list of strings, such as ["a", "b"] (in the environment and in flags: a,b)'
+
+_KINDS: Final[dict[Any, Kind]] = {
+    str: Kind("a string", _typed(str, "a string", str), str),
+    bool: Kind(
+        "true or false",
+        _typed(bool, "true or false", bool),
+        _parsed(lambda text: _BOOLEANS[text.lower()], "true or false"),
+    ),
+    int: Kind("a whole number", _typed(int, "a whole number", int), _parsed(int, "a whole number")),
+    float: Kind(
+        "a number", _typed((int, float), "a number", _finite), _parsed(lambda text: _finite(float(text)), "a number")
+    ),
+    tuple[str, ...]: Kind(
+        _LIST,
+        _typed(list, _LIST, _strings),
+        lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
+    ),
+    Path | None: Kind("a path", _typed(str, "a path", _path), _path),
+}
+
+
+def at_least(least: float, most: float = math.inf) -> Check:
+    """A check for numbers from ``least`` to ``most``."""
+    takes = f"a number from {least:g}" + (f" to {most:g}" if most < math.inf else "")
+
+    def check(value: float) -> float:
+        if not least <= value <= most:
+            raise ValueError(f"it takes {takes}")
+        return value
+
+    return check
+
+
+def one_line(value: str) -> str:
+    """A check for names: not empty, and without spaces, slashes or control characters."""
+    if not value or any(char.isspace() or not char.isprintable() or char == "/" for char in value):
+        raise ValueError("it takes a name without spaces and slashes")
+    return value

@@ -1,0 +1,166 @@
+"""Putting settings together: defaults, the file, the environment, flags; or everything that is wrong with them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from millwheel.config.declaring import Setting, declared
+from millwheel.config.errors import ConfigError
+from millwheel.config.rules import impossible
+from millwheel.config.sections import Settings
+from millwheel.config.toml_lines import line_of
+from millwheel.sdk.errors import Problem, did_you_mean
+
+__all__ = ["DEFAULT_FILE", "FILE_VARIABLE", "Configuration", "environment_name", "flag_name", "load"]
+
+FILE_VARIABLE: Final = "MILLWHEEL_CONFIG"
+"""Names the file where no flag does."""
+DEFAULT_FILE: Final = Path("/etc/millwheel/millwheel.toml")
+"""Read where it exists, and nothing else is named."""
+
+_PREFIX: Final = "MILLWHEEL_"
+_DEFAULT: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Settings as they hold. ``sources``: by path (``store.keyspace``), where each comes from, in words."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+    file: Path | None
+
+    def value(self, setting: Setting) -> Any:
+        """What a setting is."""
+        return getattr(getattr(self.settings, setting.section), setting.name)
+
+
+def environment_name(setting: Setting) -> str:
+    """``MILLWHEEL_STORE_CONTACT_POINTS`` for store.contact_points."""
+    return f"{_PREFIX}{setting.section}_{setting.name}".upper()
+
+
+def flag_name(setting: Setting) -> str:
+    """``--store-contact-points`` for store.contact_points."""
+    return f"--{setting.section}-{setting.name}".replace("_", "-")
+
+
+def load(
+    file: Path | None = None, environment: Mapping[str, str] | None = None, flags: Mapping[str, str] | None = None
+) -> Configuration:
+    """The settings. ``flags``: text by path, of those that were given. ConfigError names everything wrong at once."""
+    environment = environment or {}
+    layers = _Layers({one.path: one for one in declared(Settings)})
+    path = _file(file, environment)
+    if path is not None:
+        layers.read_file(path)
+    layers.read_environment(environment)
+    for name, text in (flags or {}).items():
+        setting = layers.known[name]
+        layers.take(setting, text, setting.kind.from_text, f"flag {flag_name(setting)}")
+    if layers.problems:
+        raise ConfigError(layers.problems)
+    settings = _built(layers)
+    problems = [Problem(f"{name} ({layers.sources[name]})", message) for name, message in impossible(settings)]
+    if problems:
+        raise ConfigError(problems)
+    return Configuration(settings, layers.sources, path)
+
+
+def _file(file: Path | None, environment: Mapping[str, str]) -> Path | None:
+    if file is not None:
+        return file
+    if named := environment.get(FILE_VARIABLE):
+        return Path(named).expanduser()
+    return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
+
+
+def _built(layers: _Layers) -> Settings:
+    sections: dict[str, dict[str, Any]] = {}
+    for setting in layers.known.values():
+        sections.setdefault(setting.section, {})[setting.name] = layers.values[setting.path]
+    empty = Settings()
+    return Settings(**{name: type(getattr(empty, name))(**values) for name, values in sections.items()})
+
+
+class _Layers:
+    """Values as they are put over each other, with their sources, and what is wrong with them."""
+
+    def __init__(self, known: Mapping[str, Setting]) -> None:
+        self.known = known
+        self.sections = tuple(dict.fromkeys(one.section for one in known.values()))
+        self.values = {path: _expanded(one.default) for path, one in known.items()}
+        self.sources = dict.fromkeys(known, _DEFAULT)
+        self.problems: list[Problem] = []
+
+    def take(self, setting: Setting, given: Any, parse: Callable[[Any], Any], source: str) -> None:
+        """Have ``given`` count for a setting."""
+        try:
+            self.values[setting.path] = setting.checked(parse(given))
+            self.sources[setting.path] = source
+        except ValueError as error:
+            shown = "what is given" if setting.secret else repr(given)
+            self.problems.append(Problem(source, f"{setting.path} is {shown}: {error}"))
+
+    def read_file(self, path: Path) -> None:
+        """The file's layer."""
+        try:
+            text = path.read_bytes().decode()
+            content = tomllib.loads(text)
+        except OSError as error:
+            self.problems.append(Problem(str(path), f"the file cannot be read: {error.strerror}"))
+        except UnicodeDecodeError as error:
+            self.problems.append(Problem(str(path), f"the file is not UTF-8: {error.reason} at byte {error.start}"))
+        except tomllib.TOMLDecodeError as error:
+            self.problems.append(Problem(str(path), f"the file is not TOML: {error}"))
+        else:
+            for section, given in content.items():
+                self._read_section(path, text, section, given)
+
+    def _read_section(self, path: Path, text: str, section: str, given: Any) -> None:
+        if section not in self.sections:
+            meant = did_you_mean(section, self.sections)
+            message = f"section [{section}] is unknown{meant}: there are {_listed(self.sections)}"
+            self.problems.append(Problem(_place(path, text, section, ""), message))
+        elif not isinstance(given, dict):
+            message = f"{section} is a section: write [{section}], and its settings below"
+            self.problems.append(Problem(_place(path, text, "", section), message))
+        else:
+            for name, value in given.items():
+                place = _place(path, text, section, name)
+                setting = self.known.get(f"{section}.{name}")
+                if setting is None:
+                    self.problems.append(Problem(place, self._unknown(section, name)))
+                else:
+                    self.take(setting, value, setting.kind.from_toml, place)
+
+    def _unknown(self, section: str, name: str) -> str:
+        names = [one.name for one in self.known.values() if one.section == section]
+        return f"{section}.{name} is unknown{did_you_mean(name, names)}: [{section}] has {_listed(names)}"
+
+    def read_environment(self, environment: Mapping[str, str]) -> None:
+        """The layer of variables that begin with a section's name; others are none of ours."""
+        by_name = {environment_name(one): one for one in self.known.values()}
+        for name, text in environment.items():
+            if (setting := by_name.get(name)) is not None:
+                self.take(setting, text, setting.kind.from_text, f"environment variable {name}")
+            elif any(name.startswith(f"{_PREFIX}{section.upper()}_") for section in self.sections):
+                message = f"it names no setting{did_you_mean(name, [*by_name])}"
+                self.problems.append(Problem(f"environment variable {name}", message))
+
+
+def _expanded(value: Any) -> Any:
+    return value.expanduser() if isinstance(value, Path) else value
+
+
+def _place(path: Path, text: str, section: str, name: str) -> str:
+    line = line_of(text, section, name)
+    return f"{path}:{line}" if line else str(path)
+
+
+def _listed(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,58 @@
+"""What settings may not say together. Pure, but for a look at the files that they name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from millwheel.config.addresses import is_loopback, split_address
+from millwheel.config.sections import Settings
+
+__all__ = ["EXPOSED", "impossible", "unreadable"]
+
+EXPOSED: Final = (
+    "is not loopback, and there is no TLS: whoever reaches it could do anything. Set rpc.tls_cert, rpc.tls_key and "
+    "rpc.tls_ca, or, in a network that you trust, rpc.insecure = true"
+)
+
+
+def impossible(settings: Settings) -> Iterator[tuple[str, str]]:
+    """(setting, what is wrong with it in the company of others), all of them."""
+    yield from _tls(settings)
+    rpc, metrics = settings.rpc, settings.metrics
+    secured = rpc.tls_cert is not None or rpc.insecure
+    if rpc.listen and not secured and not is_loopback(split_address(rpc.listen)[0]):
+        yield "rpc.listen", f"{rpc.listen} {EXPOSED}"
+    if metrics.listen not in ("", "off") and not secured and not is_loopback(split_address(metrics.listen)[0]):
+        yield "metrics.listen", f"{metrics.listen} {EXPOSED}"
+    for name, section in (("coordinator", settings.coordinator), ("store", settings.store)):
+        if section.kind == "embedded" and section.path is None:
+            yield f"{name}.path", f'is missing: {name}.kind = "embedded" keeps everything in that directory'
+    if "embedded" in (settings.store.kind, settings.coordinator.kind) and settings.worker.processes > 1:
+        yield "worker.processes", "is more than 1, but an embedded store or coordinator serves one process alone"
+
+
+def _tls(settings: Settings) -> Iterator[tuple[str, str]]:
+    rpc = settings.rpc
+    given = {"tls_cert": rpc.tls_cert, "tls_key": rpc.tls_key, "tls_ca": rpc.tls_ca}
+    if any(given.values()):
+        for name, path in given.items():
+            if path is None:
+                yield f"rpc.{name}", "is missing: TLS is mutual, and takes rpc.tls_cert, rpc.tls_key and rpc.tls_ca"
+    for name, section in (("coordinator", settings.coordinator), ("store", settings.store)):
+        if (section.tls_cert is None) != (section.tls_key is None):
+            missing = "tls_cert" if section.tls_cert is None else "tls_key"
+            yield f"{name}.{missing}", f"is missing: {name}.tls_cert and {name}.tls_key go together"
+        if section.tls_cert is not None and section.tls_ca is None:
+            yield f"{name}.tls_ca", f"is missing: without it there is no TLS for {name}.tls_cert to be shown in"
+
+
+def unreadable(settings: Settings) -> Iterator[tuple[str, str]]:
+    """(setting, why the file that it names cannot be read)."""
+    for section in ("coordinator", "store", "rpc"):
+        for name in ("tls_ca", "tls_cert", "tls_key"):
+            path: Path | None = getattr(getattr(settings, section), name)
+            if path is not None and not (path.is_file() and os.access(path, os.R_OK)):
+                yield f"{section}.{name}", f"{path} is not a file that can be read"

@@ -1,0 +1,226 @@
+"""Every setting of the daemons, typed, by section. docs/operations.md lists them, and a test holds the two together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from millwheel.config.addresses import (
+    TAKES_ADDRESS,
+    TAKES_ADDRESSES,
+    address,
+    addresses,
+    optional_address,
+)
+from millwheel.config.declaring import setting
+from millwheel.config.kinds import at_least, one_line
+
+__all__ = [
+    "AuthoritySection",
+    "ClusterSection",
+    "CoordinatorSection",
+    "LoggingSection",
+    "MasterSection",
+    "MetricsSection",
+    "RpcSection",
+    "Settings",
+    "StoreSection",
+    "WorkerSection",
+]
+
+
+def _listen(text: str) -> str:
+    if text in ("", "off"):
+        return text
+    try:
+        return address(text)
+    except ValueError as error:
+        raise ValueError(f'{error}, or "off"') from error
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSection:
+    """What all daemons of a cluster agree on."""
+
+    authority_shards: int = setting(
+        2,
+        "Shards of the low watermark authority. Counts when the cluster starts for the first time, and stays.",
+        check=at_least(1, 1_000),
+        allowed="a whole number from 1 to 1000",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSection:
+    """Where ownership, leadership and topologies are kept."""
+
+    kind: Literal["etcd", "embedded"] = setting(
+        "etcd", "etcd for a cluster; embedded for one process alone, on its disk."
+    )
+    endpoints: tuple[str, ...] = setting(
+        ("127.0.0.1:2379",), "etcd's members: host:port of each.", check=addresses, allowed=TAKES_ADDRESSES
+    )
+    prefix: str = setting("millwheel/", "Keys begin with it: one prefix for each cluster that shares an etcd.")
+    username: str = setting("", "etcd user, where etcd asks for one.")
+    password: str = setting("", "The user's password.", secret=True)
+    tls_ca: Path | None = setting(None, "PEM file of the authority that signed etcd's certificates; empty: no TLS.")
+    tls_cert: Path | None = setting(None, "PEM file of the certificate that etcd is shown.")
+    tls_key: Path | None = setting(None, "PEM file of that certificate's key.")
+    timeout_seconds: float = setting(
+        5.0, "How long one call to etcd may take.", check=at_least(0.1, 600), allowed="a number from 0.1 to 600"
+    )
+    path: Path | None = setting(None, "Directory of the embedded coordinator (the embedded store's, if they share it).")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSection:
+    """Where journals and state are kept."""
+
+    kind: Literal["cassandra", "embedded"] = setting(
+        "cassandra", "cassandra for a cluster; embedded for one process alone, on its disk."
+    )
+    contact_points: tuple[str, ...] = setting(
+        ("127.0.0.1:9042",),
+        "Cassandra nodes that are asked first: host:port of each.",
+        check=addresses,
+        allowed=TAKES_ADDRESSES,
+    )
+    keyspace: str = setting("millwheel", "Keyspace; made where it is missing.", check=one_line)
+    replication: str = setting(
+        "1", "Replicas: a number, or one for each data centre (dc1=3,dc2=3). Counts when the keyspace is made."
+    )
+    local_dc: str = setting("", "The data centre that is asked; empty: that of the first contact point.")
+    username: str = setting("", "Cassandra user, where Cassandra asks for one.")
+    password: str = setting("", "The user's password.", secret=True)
+    tls_ca: Path | None = setting(None, "PEM file of the authority that signed Cassandra's certificate; empty: no TLS.")
+    tls_cert: Path | None = setting(None, "PEM file of the certificate that Cassandra is shown.")
+    tls_key: Path | None = setting(None, "PEM file of that certificate's key.")
+    timeout_seconds: float = setting(
+        10.0,
+        "How long one request may take.",
+        check=at_least(0.1, 600),
+        allowed="a number from 0.1 to 600",
+    )
+    path: Path | None = setting(None, "Directory of the embedded store.")
+
+
+@dataclass(frozen=True, slots=True)
+class MasterSection:
+    """A replica of the master."""
+
+    lease_seconds: float = setting(
+        3.0,
+        "So long after a leader has vanished, a standby leads.",
+        check=at_least(1, 600),
+        allowed="a number from 1 to 600",
+    )
+    intervals_per_computation: int = setting(
+        3,
+        "Key intervals that a new computation begins with; balancing splits and merges them.",
+        check=at_least(1, 10_000),
+        allowed="a whole number from 1 to 10000",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSection:
+    """A worker daemon: one process or more, which own intervals."""
+
+    id: str = setting("", "Its name in the cluster; empty: the host's name and the port.")
+    processes: int = setting(
+        1, "Processes: about one for each core.", check=at_least(1, 1_024), allowed="a whole number from 1 to 1024"
+    )
+    lease_seconds: float = setting(
+        5.0,
+        "So long after a process has vanished, its intervals go to others.",
+        check=at_least(1, 600),
+        allowed="a number from 1 to 600",
+    )
+    drain_seconds: float = setting(
+        20.0,
+        "How long a process that is told to stop may take to hand over its intervals.",
+        check=at_least(0, 3_600),
+        allowed="a number from 0 to 3600",
+    )
+    packages: Path | None = setting(
+        Path("~/.cache/millwheel/packages"), "Directory for the code of topologies; nobody else may write to it."
+    )
+    cache_mib: int = setting(
+        256,
+        "MiB of memory for the cached states of each interval.",
+        check=at_least(1, 1 << 20),
+        allowed="a whole number from 1",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AuthoritySection:
+    """A candidate for the shards of the low watermark authority."""
+
+    lease_seconds: float = setting(
+        3.0,
+        "So long after a shard's process has vanished, another candidate serves it.",
+        check=at_least(1, 600),
+        allowed="a number from 1 to 600",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RpcSection:
+    """Where a daemon answers, and how it and its peers know each other."""
+
+    listen: str = setting(
+        "",
+        "host:port to listen on; port 0 takes a free one. Empty: loopback, port 7433 (master), 7434 (authority), 7435 "
+        "and on (worker processes).",
+        check=optional_address,
+        allowed=TAKES_ADDRESS,
+    )
+    advertise: str = setting(
+        "",
+        "The host (or host:port) by which others reach this daemon; empty: what it listens on.",
+        allowed="a host, or host:port",
+    )
+    tls_cert: Path | None = setting(None, "PEM file of this daemon's certificate, shown to clients and to servers.")
+    tls_key: Path | None = setting(None, "PEM file of that certificate's key.")
+    tls_ca: Path | None = setting(None, "PEM file of the authority that signed everybody's certificates.")
+    insecure: bool = setting(
+        False, "Listen beyond loopback without TLS, too: whoever reaches the port may do anything."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSection:
+    """Prometheus."""
+
+    listen: str = setting(
+        "",
+        'host:port of the metrics page; "off" for none. Empty: loopback, port 9433 (master), 9434 (authority), 9435 '
+        "and on (worker processes).",
+        check=_listen,
+        allowed=f'{TAKES_ADDRESS}, or "off"',
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingSection:
+    """What a daemon writes to stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = setting("info", "The least level that is written.")
+    format: Literal["text", "json"] = setting("text", "text for people; json: one object a line.")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All sections."""
+
+    cluster: ClusterSection = field(default_factory=ClusterSection)
+    coordinator: CoordinatorSection = field(default_factory=CoordinatorSection)
+    store: StoreSection = field(default_factory=StoreSection)
+    master: MasterSection = field(default_factory=MasterSection)
+    worker: WorkerSection = field(default_factory=WorkerSection)
+    authority: AuthoritySection = field(default_factory=AuthoritySection)
+    rpc: RpcSection = field(default_factory=RpcSection)
+    metrics: MetricsSection = field(default_factory=MetricsSection)
+    logging: LoggingSection = field(default_factory=LoggingSection)
