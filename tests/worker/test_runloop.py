@@ -60,3 +60,22 @@ async def test_a_flood_leaves_timers_their_turn() -> None:
         turns.append(left)
         await asyncio.sleep(0)
     assert len(turns) > 10
+
+
+async def test_g8_a_cancellation_that_leaves_a_call_stops_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    """It left the queue scheduled and not running: nothing was handled in the whole process any more."""
+    queue = RunQueue(asyncio.get_running_loop())
+    seen: list[int] = []
+
+    def call(number: int) -> None:
+        if number == 1:
+            raise asyncio.CancelledError
+        seen.append(number)
+
+    for number in range(3):
+        queue.post(call, number)
+    await asyncio.sleep(0.01)
+    queue.post(call, 7)
+    await asyncio.sleep(0.01)
+    assert seen == [0, 2, 7]
+    assert "run queue" in caplog.text

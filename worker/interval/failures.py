@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from asyncio import CancelledError
 from enum import Enum
 from typing import Any, Final
 
@@ -13,7 +14,11 @@ from millwheel.worker.interval.intake import Item
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed
 
-__all__ = ["Decision", "Failures"]
+__all__ = ["HOOK_ERRORS", "Decision", "Failures"]
+
+HOOK_ERRORS: Final = (Exception, CancelledError, SystemExit)
+"""What a hook may raise without taking down more than its own work. Of what is no Exception, too: to ask a future that
+was cancelled, or to call some program's main function, is a mistake like others. An interrupt is not the hook's."""
 
 _ERROR_CHARACTERS: Final = 2_000
 _TRACEBACK_CHARACTERS: Final = 8_000
@@ -46,7 +51,7 @@ class Failures:
         delay = min(policy.max_backoff, policy.initial_backoff << min(attempts - 1, 40))
         return Decision.RETRY, now + delay
 
-    def describe(self, key: bytes, item: Item, error: Exception, attempts: int, decision: Decision) -> HookFailed:
+    def describe(self, key: bytes, item: Item, error: BaseException, attempts: int, decision: Decision) -> HookFailed:
         """The failure for the log: computation, key, record and traceback."""
         if len(item) == 2:
             delivery = item[0].delivery
@@ -60,7 +65,7 @@ class Failures:
         )
         return HookFailed(message, "".join(traceback.format_exception(error)), decision is Decision.STOP)
 
-    def dead_letter(self, context: Context[Any], key: bytes, item: Item, error: Exception, attempts: int) -> None:
+    def dead_letter(self, context: Context[Any], key: bytes, item: Item, error: BaseException, attempts: int) -> None:
         """Have ``context`` produce the dead letter of ``item``."""
         if len(item) == 2:
             receipt, index = item

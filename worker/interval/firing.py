@@ -8,6 +8,7 @@ from typing import Any
 
 from millwheel.sdk.context import Context, TimerSetting
 from millwheel.sdk.model import Timer
+from millwheel.worker.interval.failures import HOOK_ERRORS
 from millwheel.worker.interval.intake import TimerItem
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.state import effective_hold
@@ -21,7 +22,7 @@ class Firing:
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.state = runner.state
-        self.failed: Callable[[bytes, TimerItem, Exception], None]
+        self.failed: Callable[[bytes, TimerItem, BaseException], None]
         self.start_hook: Callable[[bytes, Context[Any], TimerItem, Any], None]
 
     def run_due(self, wall: bool, upto: int) -> None:
@@ -120,7 +121,7 @@ class Firing:
         batch.records += 1
         try:
             outcome = self.state.program.computation.process_timer(context, Timer(tag, at, wall))  # type: ignore[arg-type]
-        except Exception as error:
+        except HOOK_ERRORS as error:
             self.failed(key, timer, error)
             return
         if inspect.iscoroutine(outcome):

@@ -15,7 +15,7 @@ from typing import Any
 from millwheel.sdk.context import UNSET, Context
 from millwheel.sdk.model import Record
 from millwheel.sdk.options import LateAction
-from millwheel.worker.interval.failures import Decision, Failures
+from millwheel.worker.interval.failures import HOOK_ERRORS, Decision, Failures
 from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.intake import Item, ParkedKey, Receipt, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.runner import Runner
@@ -51,7 +51,7 @@ class Parking:
 
     # Failures.
 
-    def failed(self, key: bytes, item: Item | None, error: Exception) -> None:
+    def failed(self, key: bytes, item: Item | None, error: BaseException) -> None:
         """A hook of ``key`` raised for ``item`` (None: what the key's hooks left cannot be sealed)."""
         timers, records = self._undo(key)
         if item is not None:
@@ -90,7 +90,7 @@ class Parking:
         parked.alone += len(timers) + len(records)
         return parked
 
-    def _decide(self, key: bytes, parked: ParkedKey, item: Item, error: Exception) -> None:
+    def _decide(self, key: bytes, parked: ParkedKey, item: Item, error: BaseException) -> None:
         """``item`` failed with nothing else in its context: apply the policy."""
         if parked.failing != item:
             parked.failing, parked.attempts = item, 0
@@ -104,7 +104,7 @@ class Parking:
         else:
             self._bury(key, parked, item, error)
 
-    def _bury(self, key: bytes, parked: ParkedKey, item: Item, error: Exception) -> None:
+    def _bury(self, key: bytes, parked: ParkedKey, item: Item, error: BaseException) -> None:
         """Commit the item's id (or the end of its timer) together with its dead letter."""
         parked.alone = max(0, parked.alone - 1)
         context = self.runner.open(key)
@@ -167,7 +167,7 @@ class Parking:
                 return
             record = Record(key, value, stamp, delivery.stream, program.inputs[delivery.stream], late)  # type: ignore[arg-type]
             outcome = program.computation.process_record(context, record)
-        except Exception as error:
+        except HOOK_ERRORS as error:
             self.failed(key, (receipt, index), error)
             return
         if program.record_is_async:

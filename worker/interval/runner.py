@@ -15,6 +15,7 @@ from millwheel.sdk.context import Context
 from millwheel.sdk.model import Record
 from millwheel.sdk.options import LateAction
 from millwheel.worker.interval.cells import KeyCell
+from millwheel.worker.interval.failures import HOOK_ERRORS
 from millwheel.worker.interval.intake import Chunk, Receipt, TimerItem, Wait
 from millwheel.worker.interval.state import IntervalState
 
@@ -64,7 +65,7 @@ class Runner:
         """Asynchronous hooks that run now."""
         self.to_read: list[bytes] = []
         """Keys whose rows must be read before they can run."""
-        self.failed: Callable[[bytes, Receipt, int, Exception], None]
+        self.failed: Callable[[bytes, Receipt, int, BaseException], None]
         self.start_hook: Callable[[bytes, Context[Any], Receipt, int, Any], None]
 
     def full(self) -> bool:
@@ -170,7 +171,7 @@ class Runner:
                     consume(index)
                     continue
                 outcome = process(context, Record(key, values[index], stamp, stream, decode, late))  # type: ignore[arg-type]
-            except Exception as error:
+            except HOOK_ERRORS as error:
                 self.failed(key, receipt, index, error)
                 continue
             if is_async:

@@ -27,7 +27,10 @@ def wall_now() -> int:
 
 
 class RunQueue:
-    """A first-in, first-out queue of calls on the event loop. A call that raises is logged, and the next one runs."""
+    """A first-in, first-out queue of calls on the event loop. A call that raises is logged, and the next one runs.
+
+    What ends the process (SystemExit, KeyboardInterrupt) leaves through the loop, and the rest runs if that goes on.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -44,15 +47,18 @@ class RunQueue:
     def _run(self) -> None:
         calls = self._calls
         deadline = time.monotonic() + _TURN_SECONDS
-        while calls:
-            call, argument = calls.popleft()
-            try:
-                call(argument)
-            except Exception:
-                log.exception("a call of the run queue failed")
-            if time.monotonic() > deadline:
-                break
-        if calls:
-            self._loop.call_soon(self._run)
-        else:
-            self._scheduled = False
+        try:
+            while calls:
+                call, argument = calls.popleft()
+                try:
+                    call(argument)
+                except (Exception, asyncio.CancelledError):
+                    # A cancellation is nobody's here: the loop would swallow it, and the queue with it.
+                    log.exception("a call of the run queue failed")
+                if time.monotonic() > deadline:
+                    break
+        finally:
+            if calls:
+                self._loop.call_soon(self._run)
+            else:
+                self._scheduled = False
