@@ -7,18 +7,20 @@ segments, the delivery waits here for the answer. What comes of it goes to ``_ad
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from millwheel.core.limits import MAX_DELIVERED_BYTES, MAX_KEY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import PartId
+from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.dedup import Dedup, Outcome, Verdict
+from millwheel.worker.heard import HeardWatermarks
 from millwheel.worker.messages import (
     Acknowledge,
     CheckSequence,
     Delivery,
     Instruction,
+    PartsMissing,
     PartsRead,
     ReadSegments,
     SenderWatermarks,
@@ -35,6 +37,9 @@ _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _FULL: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 _REFUSED: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 
+_UNCHECKED: Final = 64
+"""Deliveries that wait while their sequence is looked up; senders may repeat theirs for as long as that takes (G13)."""
+
 _SEGMENT_NUMBERS: Final = 1 << 40
 """WriteParts numbers of id segments start here, apart from those of checkpoints."""
 
@@ -46,8 +51,6 @@ class JudgingConfig(Protocol):
     def journal(self) -> str: ...
     @property
     def sequencer(self) -> int: ...
-    @property
-    def slack(self) -> Mapping[str, int]: ...
 
 
 class JudgedState(Protocol):
@@ -57,6 +60,8 @@ class JudgedState(Protocol):
     committed: int
     segments: dict[str, tuple[PartId, ...]]
     """Stored id segments of the dedup, by name."""
+    slack: Mapping[str, int]
+    """By sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
 
     @property
     def config(self) -> JudgingConfig: ...
@@ -93,6 +98,8 @@ class Judging(ABC):
         """Deliveries with Bloom filter hits, whose segments are being read."""
         self._segment_writes: dict[int, tuple[str, tuple[PartId, ...]]] = {}
         self._next_write = _SEGMENT_NUMBERS
+        self._early = HeardWatermarks()
+        """Heard before there was anything to collect by it."""
 
     @abstractmethod
     def _admit(
@@ -121,6 +128,8 @@ class Judging(ABC):
             return [refusal(delivery, "too old to tell from a duplicate: send it again as it now stands")]
         sequence = getattr(delivery.ids, "sequence", "")
         waiting = self._unchecked.setdefault(sequence, [])
+        if len(waiting) >= _UNCHECKED:
+            return [refusal(delivery, f"whether sequence {sequence} lives is still being looked up")]
         waiting.append(delivery)
         return [CheckSequence(sequence)] if len(waiting) == 1 else []
 
@@ -147,10 +156,22 @@ class Judging(ABC):
     def segments_read(self, event: PartsRead) -> list[Instruction]:
         """Segments have been read: judge the records that hit their filters."""
         blobs = {part.name.removeprefix(f"{SEGMENT_PART}/ids/"): blob for part, blob in event.blobs.items()}
+        return self._resolve(blobs, lambda verdict: verdict.segments <= blobs.keys())
+
+    def segments_missing(self, event: PartsMissing) -> list[Instruction]:
+        """Segments could not be read. Were they collected meanwhile, what hit their filters is judged anew when it is
+        sent again; CorruptValueError if the store has lost what is relied on."""
+        names = {part.name.removeprefix(f"{SEGMENT_PART}/ids/") for part in event.parts}
+        if names <= self._judged.segments.keys():
+            raise CorruptValueError(event.where, event.why)
+        return self._resolve({}, lambda verdict: verdict.segments == names)
+
+    def _resolve(self, blobs: Mapping[str, bytes], concerned: Callable[[Verdict], bool]) -> list[Instruction]:
+        """Judge the unsure records of the verdicts that are concerned, and take their deliveries in."""
         out: list[Instruction] = []
         still: list[tuple[Delivery, Verdict]] = []
         for delivery, verdict in self._unsure:
-            if not verdict.segments <= blobs.keys():
+            if not concerned(verdict):
                 still.append((delivery, verdict))
                 continue
             resolution = self._judged.dedup.resolve(verdict, blobs)
@@ -160,10 +181,19 @@ class Judging(ABC):
         self._unsure = still
         return out
 
+    def collect_later(self, event: SenderWatermarks) -> None:
+        """The same as ``collect``, before there is anything to collect; ``collect_early`` catches up."""
+        self._early.add(event)
+
+    def collect_early(self) -> None:
+        """What has been committed is known now: collect by what was heard before."""
+        self.collect(self._early.update())
+        self._early = HeardWatermarks()
+
     def collect(self, event: SenderWatermarks) -> None:
         """Broadcast values let ids go that nobody will send again."""
         for computation, watermark in event.values.items():
-            slack = self._judged.config.slack.get(computation, 0)
+            slack = self._judged.slack.get(computation, 0)
             self._judged.dedup.advance(computation, watermark, slack, event.sequencers.get(computation, ()))
 
     def seal_segments(self) -> list[Instruction]:

@@ -38,13 +38,13 @@ __all__ = [
     "Instruction",
     "OpenFailed",
     "Opened",
+    "PartsMissing",
     "PartsRead",
     "PartsWritten",
     "ReadSegments",
     "ReadStates",
     "Report",
     "Resend",
-    "SegmentsRead",
     "Send",
     "SenderWatermarks",
     "SequenceChecked",
@@ -143,10 +143,12 @@ class SenderWatermarks:
 
 @dataclass(slots=True)
 class CatalogChanged:
-    """Who sends to this interval now, and which consumers of its productions are no more."""
+    """Who sends to this interval now, which consumers of its productions are no more, and, by sending injector, how
+    long the ids of late records are to be kept (None: as before)."""
 
     senders: frozenset[str]
     gone: frozenset[str] = frozenset()
+    slack: Mapping[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -178,7 +180,13 @@ class PartsRead:
     blobs: dict[PartId, bytes]
 
 
-SegmentsRead = PartsRead
+@dataclass(slots=True)
+class PartsMissing:
+    """Of the base parts asked for by ReadSegments one is gone, or damaged: ``where`` names it, ``why`` says more."""
+
+    parts: Sequence[PartId]
+    where: str
+    why: str
 
 
 @dataclass(slots=True)
@@ -217,6 +225,7 @@ Event = (
     | StatesFlushed
     | PartsWritten
     | PartsRead
+    | PartsMissing
     | SequenceChecked
     | HookFinished
     | Tick
@@ -298,7 +307,7 @@ class WriteParts:
 
 @dataclass(slots=True)
 class ReadSegments:
-    """Read base parts; answer PartsRead."""
+    """Read base parts; answer PartsRead, or PartsMissing."""
 
     journal: str
     parts: list[PartId]

@@ -21,7 +21,6 @@ from millwheel.worker.dedup import (
     Outcome,
     Sender,
     Verdict,
-    Waiter,
 )
 
 KEYS = [bytes([97 + n]) for n in range(8)]
@@ -131,10 +130,6 @@ class Receiver:
             if not self.world.deaf:
                 copy.acked(record)
 
-    def _release(self, waiters: list[Waiter]) -> None:
-        for waiter in waiters:
-            self._ack(self.copies[waiter.verdict], [waiter.index])
-
     def resolve(self) -> None:
         """Read what the unsure records need: from the store, where the collected are gone."""
         for verdict in self.unsure:
@@ -146,7 +141,6 @@ class Receiver:
             self.world.reached["confirmed"] += len(resolution.duplicates)
             self.world.reached["collected while read"] += len(resolution.again)
             self._ack(self.copies[verdict], resolution.duplicates)
-            self._release(resolution.released)
         self.unsure = []
 
     def seal(self) -> None:
@@ -180,7 +174,7 @@ class Receiver:
         self.deltas.append(entry)
         for verdict, index in items:
             self.world.take_effect(self.copies[verdict].records[index])
-        self._release(self.dedup.committed(delta))
+        self.dedup.committed(delta)
         for verdict, index in items:
             self._ack(self.copies[verdict], [index])
 
@@ -188,8 +182,7 @@ class Receiver:
         """Give up the oldest work, as a full intake does."""
         if self.work:
             verdict, index = self.work.pop(0)
-            for waiter in self.dedup.abandon(verdict, [index]):
-                assert self.copies[waiter.verdict].records[waiter.index].identity not in self.world.effects
+            self.dedup.abandon(verdict, [index])
 
     def crash(self, applied: bool) -> None:
         """Lose the memory; the entry in flight is in the journal if ``applied``, and nobody was told."""

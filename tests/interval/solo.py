@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,7 +47,7 @@ class Solo:
         settings: Settings | None = None,
         entries: list[bytes] | None = None,
         parts: dict[PartId, bytes] | None = None,
-        early: Sequence[Any] = (),
+        early: Iterable[Any] = (),
         **options: Any,
     ) -> None:
         topology = mw.Topology("solo")

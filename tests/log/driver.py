@@ -127,6 +127,8 @@ class LogDriver:
         self.jobs: list[LogInstruction] = []
         self.accepted: int = MIN_TIMESTAMP
         self.position = 0
+        self.early: list[LogEvent] = []
+        """Events that come before the journal has been read."""
         self.open()
 
     # Life.
@@ -140,7 +142,10 @@ class LogDriver:
                 STREAM, LOG, JOURNAL, self.sequencer, self.senders, retention=self.retention, settings=self.settings
             )
         )
-        self.perform(self.core.start())
+        start = self.core.start()
+        for event in self.early:
+            self.handle(event)
+        self.perform(start)
         assert self.core.phase is Phase.SERVING, self.core.lost_because
 
     def crash(self, applied: bool) -> None:

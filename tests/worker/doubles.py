@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from millwheel.core.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import SequencerRefusedError, StoreUnavailableError
+from millwheel.store.contract import JournalHead, SequencerRefusedError, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.messages import AcceptSequencer, Delivery, Report, Send
@@ -89,12 +89,25 @@ def _play(script: list[Step | Exception]) -> Step:
 
 
 class FlakyStore(MemoryStore):
-    """Calls fail, or take effect and then fail, as ``script`` says: "lost" before, "unsure" after, "ok"."""
+    """Appends fail, or take effect and then fail, as ``script`` says: "lost" before, "unsure" after, "ok".
+
+    So do fences, as ``fences`` says.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.script: list[str] = []
+        self.fences: list[str] = []
         self.calls = 0
+
+    async def fence(self, journal: str, sequencer: int) -> JournalHead:
+        step = self.fences.pop(0) if self.fences else "ok"
+        if step == "lost":
+            raise StoreUnavailableError("no answer")
+        head = await super().fence(journal, sequencer)
+        if step == "unsure":
+            raise StoreUnavailableError("no answer")
+        return head
 
     async def append(self, journal: str, append: Any) -> None:
         self.calls += 1

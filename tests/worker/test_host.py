@@ -11,7 +11,7 @@ import pytest
 
 from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import Append, CorruptValueError, SequencerRefusedError
+from millwheel.store.contract import Append, CorruptValueError, PartId, SequencerRefusedError
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -25,6 +25,8 @@ from millwheel.worker.messages import (
     HookFinished,
     Opened,
     OpenFailed,
+    PartsMissing,
+    ReadSegments,
     ReadStates,
     SequenceChecked,
     Tick,
@@ -110,6 +112,74 @@ async def test_opening_reads_what_the_head_names_and_says_why_it_cannot() -> Non
         (failed,) = other.core.of(OpenFailed)
         assert part in failed.reason
         assert other.world.lost_hosts[0][0].fault == "", "another takeover would meet the same"
+
+
+@pytest.mark.parametrize("fences", [["lost"], ["unsure"], ["lost", "unsure", "lost"]])
+async def test_g3_a_fence_of_unknown_outcome_is_repeated_and_is_ours_if_it_held_6_2(fences: list[str]) -> None:
+    """The repetition was refused with our own sequencer, and the interval given up: nobody else had it, for good."""
+    rig = Rig()
+    await rig.open()
+    await rig.store.append(JOURNAL, Append(1, 1, 0, (), b"one", True))
+    rig.store.fences = list(fences)
+    await rig.perform(FenceJournal(JOURNAL, 7))
+    (opened,) = rig.core.of(Opened)
+    assert (opened.head.sequencer, opened.head.commit, opened.entries) == (7, 1, [b"one"])
+
+
+async def test_g3_a_fence_of_unknown_outcome_that_a_successor_has_passed_is_lost_6_2() -> None:
+    rig = Rig()
+    await rig.open()
+
+    class Overtaken(FlakyStore):
+        async def read_head(self, journal: str) -> Any:
+            await self.fence(journal, 8)
+            return await super().read_head(journal)
+
+    store = Overtaken()
+    await store.create_journal(JOURNAL)
+    store.fences = ["unsure"]
+    rig.host = CoreHost(JOURNAL, rig.core, store, rig.world, rig.queue)
+    await rig.perform(FenceJournal(JOURNAL, 7))
+    assert rig.core.of(Opened) == []
+    (failed,) = rig.core.of(OpenFailed)
+    assert "sequencer 8" in failed.reason
+
+
+async def test_g1_id_segments_that_are_gone_are_told_to_the_core_and_cost_nothing_else_6_1_1() -> None:
+    """They may have been collected while the read was on its way; the interval was given up for good."""
+    rig = Rig()
+    await rig.open()
+    gone = PartId("segment/ids/c.1.j1/1", 1, 4)
+    await rig.perform(ReadSegments(JOURNAL, [gone]))
+    (missing,) = rig.core.of(PartsMissing)
+    assert list(missing.parts) == [gone]
+    assert "missing" in missing.why
+    assert not rig.world.lost_hosts
+
+
+async def test_g8_a_hook_that_keeps_its_cancellation_to_itself_does_not_keep_a_host_from_closing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker waited for it, and with it everything that follows the catalog or renews the lease."""
+    monkeypatch.setattr("millwheel.worker.shell.host._CLOSE_SECONDS", 0.05)
+    release = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    rig = Rig()
+    rig.core.react = lambda event: [AsyncHook(1, stubborn())] if type(event) is Tick else ()
+    rig.host.post(Tick())
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        await rig.host.close()
+    assert "1 hooks go on" in caplog.text
+    release.set()
+    await asyncio.sleep(0.01)
 
 
 async def test_g4_acceptance_is_posted_and_refusal_ends_the_owner_6_2() -> None:

@@ -7,13 +7,13 @@ One :class:`Dedup` belongs to one owned interval. The interval core drives it so
     ... verdict.outcome is JUDGED:
         verdict.all_fresh or verdict.fresh                     # run the hooks of these
         verdict.duplicates                                     # ACK now
-        verdict.waiting                                        # ACKed when committed() names them
+        verdict.waiting                                        # refuse: their first copy is not committed yet
         verdict.unsure                                         # read verdict.segments, then resolve()
     dedup.resolve(verdict, blobs) -> Resolution                # blobs: what was read, by segment
     delta = dedup.take([(verdict, None), (other, [0, 3])])     # the ids that one entry consumes; None: all fresh ones
     entry = ... delta.to_wire() ...                            # a MessagePack-able list for the journal entry
-    dedup.committed(delta) -> list[Waiter]                     # in the order of the takes; the copies to be ACKed now
-    dedup.abandon(verdict, indexes | None) -> list[Waiter]     # fresh records given up (refused as full)
+    dedup.committed(delta)                                     # in the order of the takes
+    dedup.abandon(verdict, indexes | None)                     # fresh records given up (refused as full)
     dedup.admit(sequence); dedup.retire(sequence)              # after UNKNOWN_SEQUENCE, after the catalog's news
     dedup.retire_injector(origin); dedup.retire_query(query)   # by an operator's word
     dedup.advance(computation, watermark, slack, sequencers)   # an authority broadcast: collects opaque ids
@@ -32,7 +32,7 @@ from millwheel.worker.dedup.delta import IdDelta
 from millwheel.worker.dedup.ids import ID_BYTES, BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender, split_ids
 from millwheel.worker.dedup.segments import SegmentSealed
 from millwheel.worker.dedup.snapshot import Snapshot
-from millwheel.worker.dedup.verdict import DedupError, Outcome, Resolution, Verdict, Waiter
+from millwheel.worker.dedup.verdict import DedupError, Outcome, Resolution, Verdict
 
 __all__ = [
     "ID_BYTES",
@@ -50,6 +50,5 @@ __all__ = [
     "Sender",
     "Snapshot",
     "Verdict",
-    "Waiter",
     "split_ids",
 ]

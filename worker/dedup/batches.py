@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millwheel.worker.dedup.pending import PendingIds
-from millwheel.worker.dedup.verdict import Verdict, Waiter
+from millwheel.worker.dedup.verdict import Verdict
 
 __all__ = ["BatchQuery", "BatchSource"]
 
@@ -62,11 +62,10 @@ class BatchQuery:
             _check_each(source, below, ids, verdict)
         return source
 
-    def commit(self, batch: int, ids: Sequence[bytes]) -> list[Waiter]:
-        """The pending ids are committed; returns the copies that waited for that."""
-        released = self.batches[batch].pending.settle(ids)
+    def commit(self, batch: int, ids: Sequence[bytes]) -> None:
+        """The pending ids are committed."""
+        self.batches[batch].pending.settle(ids)
         self.remember(batch, ids)
-        return released
 
     def remember(self, batch: int, ids: Sequence[bytes]) -> None:
         """The ids are committed: ``batch`` has begun, so everything below it is over."""
@@ -104,7 +103,6 @@ def _check_each(source: BatchSource, below: bool, ids: Sequence[bytes], verdict:
     for index, id_ in enumerate(ids):
         if id_ in source.pending.ids:
             waiting.append(index)
-            source.pending.wait(id_, verdict, index)
         elif below or id_ in source.seen:
             duplicates.append(index)
         else:

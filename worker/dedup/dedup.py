@@ -18,7 +18,7 @@ from millwheel.worker.dedup.segments import SegmentSealed
 from millwheel.worker.dedup.sequencers import Span
 from millwheel.worker.dedup.snapshot import Snapshot, dump, inherit, load
 from millwheel.worker.dedup.tables import Tables
-from millwheel.worker.dedup.verdict import DedupError, Outcome, Resolution, Verdict, Waiter
+from millwheel.worker.dedup.verdict import DedupError, Outcome, Resolution, Verdict
 
 __all__ = ["Counts", "Dedup"]
 
@@ -163,7 +163,7 @@ class Dedup:
         """
         source = verdict._source
         if not verdict.unsure:
-            return Resolution([], [], [], [], [])
+            return Resolution([], [], [])
         if not isinstance(source, OpaqueSource):
             raise DedupError("only opaque ids can be unsure")
         resolution = source.resolve(verdict, blobs)
@@ -203,35 +203,28 @@ class Dedup:
         delta.batches = [(query, batch, ids) for (query, batch), ids in batches.items()]
         return delta
 
-    def committed(self, delta: IdDelta) -> list[Waiter]:
-        """The delta's entry is in the journal: its ids are seen. Returns the waiting copies to be ACKed now."""
+    def committed(self, delta: IdDelta) -> None:
+        """The delta's entry is in the journal: its ids are seen."""
         tables = self._tables
-        released: list[Waiter] = []
         for sequence, positions in delta.positions:
             source = tables.positions.get(sequence)
             if source is None:
                 raise DedupError(f"sequence {sequence} was retired with records of it in flight")
-            released += source.commit(positions)
+            source.commit(positions)
         for computation, collect, ids in delta.opaque:
-            released += tables.opaque[computation].commit(collect, ids)
+            tables.opaque[computation].commit(collect, ids)
         for query, batch, ids in delta.batches:
-            released += tables.queries[query].commit(batch, ids)
-        return released
+            tables.queries[query].commit(batch, ids)
 
-    def abandon(self, verdict: Verdict, indexes: Sequence[int] | None = None) -> list[Waiter]:
-        """Fresh or unsure records are given up, un-ACKed: their next copy is fresh again. None: all of them.
-
-        Returns the copies that waited for them: they are given up too.
-        """
+    def abandon(self, verdict: Verdict, indexes: Sequence[int] | None = None) -> None:
+        """Fresh or unsure records are given up, un-ACKed: their next copy is fresh again. None: all of them."""
         if indexes is None:
             indexes = [*verdict.fresh_indexes, *verdict.unsure]
         source, ids = verdict._source, _ids_of(verdict, indexes)
         for index in indexes:
             verdict.unsure.pop(index, None)
-        if not ids:
-            return []
-        released: list[Waiter] = source.pending.settle(ids)
-        return released
+        if ids:
+            source.pending.settle(ids)
 
     def admit(self, sequence: str) -> None:
         """The sequence lives, by a linearizable read begun after its delivery came: take its records."""

@@ -24,7 +24,7 @@ from millwheel.worker.dedup.segments import (
     halves,
     load_halves,
 )
-from millwheel.worker.dedup.verdict import Resolution, Verdict, Waiter
+from millwheel.worker.dedup.verdict import Resolution, Verdict
 
 __all__ = ["OpaqueSource"]
 
@@ -99,7 +99,6 @@ class OpaqueSource:
         for index, id_ in enumerate(ids):
             if id_ in pending:
                 waiting.append(index)
-                self.pending.wait(id_, verdict, index)
             elif id_ in exact:
                 duplicates.append(index)
             elif id_ not in sealed:
@@ -144,15 +143,13 @@ class OpaqueSource:
         self._cache.trim()
         verdict.unsure = {}
         verdict.fresh = [*verdict.fresh, *fresh]
-        released = self.pending.settle([verdict._ids[index] for index in duplicates])
-        refused = self.pending.settle([verdict._ids[index] for index in again])
-        return Resolution(fresh, duplicates, again, released, refused)
+        self.pending.settle([verdict._ids[index] for index in (*duplicates, *again)])
+        return Resolution(fresh, duplicates, again)
 
-    def commit(self, collect: int, ids: Sequence[bytes]) -> list[Waiter]:
-        """The pending ids are committed; returns the copies that waited for that."""
-        released = self.pending.settle(ids)
+    def commit(self, collect: int, ids: Sequence[bytes]) -> None:
+        """The pending ids are committed."""
+        self.pending.settle(ids)
         self.remember(collect, ids)
-        return released
 
     def remember(self, collect: int, ids: Sequence[bytes]) -> None:
         """The ids are committed, and may be forgotten once the horizon is above ``collect``."""

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from millwheel.core.keys import KeyInterval
 from millwheel.worker.dedup.ids import PositionIds
 from millwheel.worker.dedup.pending import PendingIds
-from millwheel.worker.dedup.verdict import Verdict, Waiter
+from millwheel.worker.dedup.verdict import Verdict
 
 __all__ = ["Piece", "PositionSource"]
 
@@ -138,7 +138,6 @@ class PositionSource:
         for index, position in enumerate(positions):
             if position in pending:
                 waiting.append(index)
-                self.pending.wait(position, verdict, index)
                 continue
             piece = single or self._piece(keys[index])
             if position in seen or (position < piece.mark and position not in piece.holes):
@@ -160,11 +159,10 @@ class PositionSource:
         self._prune()
         return any(news)
 
-    def commit(self, positions: Sequence[int]) -> list[Waiter]:
-        """The pending positions are committed; returns the copies that waited for that."""
-        released = self.pending.settle(positions)
+    def commit(self, positions: Sequence[int]) -> None:
+        """The pending positions are committed."""
+        self.pending.settle(positions)
         self.remember(positions)
-        return released
 
     def remember(self, positions: Sequence[int]) -> None:
         """The positions are committed."""

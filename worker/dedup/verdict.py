@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-__all__ = ["DedupError", "Outcome", "Resolution", "Verdict", "Waiter"]
+__all__ = ["DedupError", "Outcome", "Resolution", "Verdict"]
 
 
 class DedupError(Exception):
@@ -49,8 +48,8 @@ class Verdict:
         self.duplicates: Sequence[int] = ()
         """Copies of committed records: ACK now."""
         self.waiting: Sequence[int] = ()
-        """Copies of records not yet committed: ``committed`` (or ``resolve``) names them when they may be ACKed,
-        ``abandon`` when their first copy was given up."""
+        """Copies of records not yet committed: answer REFUSED_FULL, the next copy is judged anew. Nothing is kept of
+        them: a record may wait for long, and its sender repeats it as long."""
         self.unsure: dict[int, tuple[str, ...]] = {}
         """Index → the id segments that must be read before ``resolve`` can tell."""
         self._ids: Sequence[Any] = ()
@@ -76,14 +75,6 @@ class Verdict:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Waiter:
-    """A waiting copy: record ``index`` of the delivery that got ``verdict``."""
-
-    verdict: Verdict
-    index: int
-
-
 class Resolution(NamedTuple):
     """How a verdict's unsure records came out."""
 
@@ -93,7 +84,3 @@ class Resolution(NamedTuple):
     """ACK now."""
     again: list[int]
     """Their segment was collected meanwhile: answer REFUSED_FULL for them, the next copy is judged anew."""
-    released: list[Waiter]
-    """Copies that waited for one of ``duplicates``: ACK now."""
-    refused: list[Waiter]
-    """Copies that waited for one of ``again``: REFUSED_FULL as well."""

@@ -27,5 +27,6 @@ def _record_name(ids: Any, index: int) -> bytes:
     if isinstance(ids, PositionIds):
         return f"position/{ids.sequence}/{ids.positions[index]}".encode()
     if isinstance(ids, BatchIds):
-        return b"batch/" + ids.query.encode() + b"/" + ids.ids[index]
+        # The number first: an id of a batch may stand for another record in the next one.
+        return b"batch/%d/" % ids.batch + ids.query.encode() + b"/" + ids.ids[index]
     return b"opaque/" + bytes(ids.ids[index])

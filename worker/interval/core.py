@@ -45,6 +45,7 @@ from millwheel.worker.messages import (
     Instruction,
     Opened,
     OpenFailed,
+    PartsMissing,
     PartsRead,
     PartsWritten,
     ReadStates,
@@ -92,8 +93,6 @@ class IntervalCore:
         sealer = Sealer(state, lambda key, error: self._parking.failed(key, None, error), self._parking.defer)
         self._commits = Commits(state, runner, sealer, checkpoints, self._receiving)
         self._checkpoints = checkpoints
-        self._early: list[SenderWatermarks] = []
-        """Heard before there was anything to collect by them."""
         self._reported: tuple[int, int, int, bytes | None] | None = None
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             Delivery: self._on_delivery,
@@ -107,6 +106,7 @@ class IntervalCore:
             StatesFlushed: self._on_flushed,
             PartsWritten: self._on_parts_written,
             PartsRead: self._on_parts_read,
+            PartsMissing: self._on_parts_missing,
             SequenceChecked: self._on_sequence_checked,
             HookFinished: self._on_hook_finished,
             Opened: self._on_opened,
@@ -141,7 +141,9 @@ class IntervalCore:
         if ring is not None and ring <= state.wall:
             # Due, it waits for an event: its key's, or the commit's.
             ring = None
-        alarms = (ring, state.intake.next_retry(), self._commits.next_alarm())
+        # Of an interval that stands still nothing is tried again.
+        retry = None if self._parking.stopped else state.intake.next_retry()
+        alarms = (ring, retry, self._commits.next_alarm())
         return min((alarm for alarm in alarms if alarm is not None), default=None)
 
     @property
@@ -154,9 +156,7 @@ class IntervalCore:
     def _on_opened(self, event: Opened) -> list[Instruction]:
         recover(self.state, event)
         self._checkpoints.recovered(self.state.wall, sum(map(len, event.entries)))
-        for watermarks in self._early:
-            self._receiving.collect(watermarks)
-        self._early = []
+        self._receiving.collect_early()
         self.phase = Phase.ACCEPTING
         config = self.state.config
         return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
@@ -189,12 +189,14 @@ class IntervalCore:
     def _on_watermarks(self, event: SenderWatermarks) -> list[Instruction]:
         self.state.inputs.update(event.values)
         if self.phase is Phase.OPENING:
-            self._early.append(event)
+            self._receiving.collect_later(event)
         else:
             self._receiving.collect(event)
         return []
 
     def _on_catalog_changed(self, event: CatalogChanged) -> list[Instruction]:
+        if event.slack is not None:
+            self.state.slack = event.slack
         inputs = self.state.inputs
         known = inputs.senders.keys()
         for sender in event.senders - known:
@@ -221,6 +223,9 @@ class IntervalCore:
         self._checkpoints.parts_written(event.number)
         self._receiving.parts_written(event.number)
         return []
+
+    def _on_parts_missing(self, event: PartsMissing) -> list[Instruction]:
+        return self._receiving.segments_missing(event)
 
     def _on_parts_read(self, event: PartsRead) -> list[Instruction]:
         return self._receiving.segments_read(event)

@@ -71,7 +71,7 @@ class Receiving(Judging):
             out.append(refusal(delivery, "intake is full, or a copy is being processed", sorted(excluded)))
         if fresh:
             intake.admit(delivery, verdict, fresh).excluded = excluded
-        else:
+        elif len(excluded) < len(delivery.keys):
             out.append(Acknowledge(delivery, _ACKED, excluded))
         return out
 

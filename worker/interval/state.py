@@ -117,6 +117,8 @@ class IntervalState:
         self.parts: tuple[PartId, ...] = ()
         self.segments: dict[str, tuple[PartId, ...]] = {}
         """Stored id segments of the dedup, by name."""
+        self.slack: Mapping[str, int] = config.slack
+        """By sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
 
     def next_timer(self, key: bytes) -> int | None:
         """When the key's first watermark timer is due, for the cache."""

@@ -49,6 +49,7 @@ from millwheel.worker.messages import (
     FenceJournal,
     Opened,
     OpenFailed,
+    PartsMissing,
     PartsRead,
     PartsWritten,
     Report,
@@ -97,6 +98,7 @@ class LogCore:
             StatesFlushed: self._on_flushed,
             PartsWritten: self._on_parts_written,
             PartsRead: self._on_parts_read,
+            PartsMissing: self._on_parts_missing,
             SequenceChecked: self._on_sequence_checked,
             Subscribe: self._on_subscribe,
             Fetch: self._on_fetch,
@@ -143,6 +145,7 @@ class LogCore:
 
     def _on_opened(self, event: Opened) -> list[LogInstruction]:
         recover(self.state, event)
+        self._receiving.collect_early()
         self.phase = Phase.ACCEPTING
         config = self.state.config
         return [AcceptSequencer(config.computation, config.keys, config.sequencer)]
@@ -173,10 +176,15 @@ class LogCore:
 
     def _on_watermarks(self, event: SenderWatermarks) -> list[LogInstruction]:
         self.state.inputs.update(event.values)
-        self._receiving.collect(event)
+        if self.phase is Phase.OPENING:
+            self._receiving.collect_later(event)
+        else:
+            self._receiving.collect(event)
         return []
 
     def _on_catalog_changed(self, event: CatalogChanged) -> list[LogInstruction]:
+        if event.slack is not None:
+            self.state.slack = event.slack
         inputs = self.state.inputs
         known = inputs.senders.keys()
         for sender in event.senders - known:
@@ -199,6 +207,9 @@ class LogCore:
         self._checkpoints.parts_written(event.number)
         self._receiving.parts_written(event.number)
         return []
+
+    def _on_parts_missing(self, event: PartsMissing) -> list[LogInstruction]:
+        return [*self._receiving.segments_missing(event)]
 
     def _on_parts_read(self, event: PartsRead) -> list[LogInstruction]:
         return [*self._receiving.segments_read(event)]

@@ -59,7 +59,7 @@ class LogReceiving(Judging):
             out.append(refusal(delivery, why, sorted(excluded)))
         if fresh:
             self._put(Receipt(delivery, sorted(excluded)), verdict, fresh)
-        else:
+        elif len(excluded) < len(delivery.keys):
             out.append(Acknowledge(delivery, _ACKED, sorted(excluded)))
         return out
 
@@ -82,9 +82,9 @@ class LogReceiving(Judging):
     def _cap_reason(self, kept: int) -> str:
         state = self.state
         stream, cap, end = state.config.stream, state.settings.cap_bytes, state.records.end
-        slowest = state.cursors.slowest()
+        slowest, oldest = state.cursors.slowest(), next(state.records.oldest(), None)
         full = f"the log of stream {stream!r} keeps {kept:,} bytes, and its cap is {cap:,}"
-        if slowest is None:
+        if slowest is None or (oldest is not None and slowest[1] >= oldest.end):
             return f"{full}: lower the stream's retention, or raise the cap"
         name, acked = slowest
         return (

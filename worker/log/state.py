@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millwheel.core.keys import ALL_KEYS
@@ -113,6 +113,8 @@ class LogState:
         self.dedup = Dedup(ALL_KEYS, config.journal)
         self.segments: dict[str, tuple[PartId, ...]] = {}
         """Stored id segments of the dedup, by name."""
+        self.slack: Mapping[str, int] = config.slack
+        """By sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
         self.records = Records()
         self.cursors = Cursors()
         self.counts = Counts()

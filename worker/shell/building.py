@@ -67,7 +67,7 @@ class Builder:
             KeyInterval(interval.keys.start, interval.keys.end if interval.keys.HasField("end") else None),
             interval.sequencer,
             self.senders(inputs),
-            self._slack(inputs),
+            self.slack(inputs),
             dead_letter_stream(record.spec.name),
             feedback,
             self._settings,
@@ -83,12 +83,12 @@ class Builder:
             owned.interval.journal,
             owned.interval.sequencer,
             self.senders(inputs),
-            self._slack(inputs),
+            self.slack(inputs),
             _retention(record.retention),
         )
         return Built(LogCore(config), inputs, log_of=record.stream)
 
-    def _slack(self, inputs: Iterable[str]) -> dict[str, int]:
+    def slack(self, inputs: Iterable[str]) -> dict[str, int]:
         """By injected stream: how long the ids of late records are kept (6.1.1)."""
         specs = {stream: self._catalog.stream(stream) for stream in inputs}
         return {injector_sender(name): spec.id_slack_us for name, spec in specs.items() if spec and spec.injected}
@@ -98,4 +98,4 @@ def _retention(stated: topology.Retention) -> LogRetention:
     """A stream's stated retention; where it states none, the default."""
     if not stated.max_age_us and not stated.max_bytes:
         return DEFAULT_RETENTION
-    return LogRetention(stated.max_age_us, stated.max_bytes)
+    return LogRetention(stated.max_age_us, stated.max_bytes, stated=True)

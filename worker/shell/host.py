@@ -18,6 +18,7 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import (
     Append,
     CorruptValueError,
+    JournalHead,
     JournalMissingError,
     PartId,
     SequencerRefusedError,
@@ -43,6 +44,7 @@ from millwheel.worker.messages import (
     HookFinished,
     Opened,
     OpenFailed,
+    PartsMissing,
     PartsRead,
     PartsWritten,
     ReadSegments,
@@ -64,6 +66,9 @@ log = logging.getLogger("millwheel.worker")
 _RETRY_FIRST: Final = 0.02
 _RETRY_LAST: Final = 2.0
 """Seconds between repetitions of a call whose outcome is unknown, doubled each time, with jitter."""
+
+_CLOSE_SECONDS: Final = 5.0
+"""How long a closing host waits for hooks to heed their cancellation: the worker's next steps wait for it."""
 
 _NOT_OWNER: Final = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 
@@ -160,9 +165,17 @@ class CoreHost:
     async def close(self) -> None:
         """Stop driving the core: as if the process had ended, for this interval."""
         self._shut()
-        for task in list(self._tasks):
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if not tasks:
+            return
+        _, left = await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
+        if left:
+            # User code that keeps a cancellation to itself: whatever it still does, nothing of it is committed.
+            log.error(
+                "journal %s: %d hooks go on although they were cancelled; they are left alone", self.journal, len(left)
+            )
 
     def _shut(self) -> None:
         """Handle nothing more. Senders are told to send again, to whoever owns the interval then."""
@@ -258,7 +271,7 @@ class CoreHost:
 
     async def _open(self, fence: FenceJournal) -> None:
         try:
-            head = await self._until_certain(lambda: self._store.fence(fence.journal, fence.sequencer))
+            head = await self._fence(fence)
             blobs = await self._until_certain(lambda: self._store.read_parts(fence.journal, head.parts))
             entries = await self._until_certain(
                 lambda: self._store.read_entries(fence.journal, head.floor + 1, head.commit)
@@ -268,6 +281,28 @@ class CoreHost:
             self.post(OpenFailed(str(error)))
             return
         self.post(Opened(head, dict(zip(head.parts, blobs, strict=True)), entries))
+
+    async def _fence(self, fence: FenceJournal) -> JournalHead:
+        """Take the journal. Refused with our own sequencer after a call of unknown outcome means that call took it."""
+        uncertain = False
+
+        async def attempt() -> JournalHead:
+            nonlocal uncertain
+            try:
+                return await self._store.fence(fence.journal, fence.sequencer)
+            except StoreUnavailableError:
+                uncertain = True
+                raise
+            except SequencerRefusedError as error:
+                if not uncertain or error.sequencer != fence.sequencer:
+                    raise
+            head = await self._store.read_head(fence.journal)
+            if head.sequencer != fence.sequencer:
+                raise SequencerRefusedError(fence.journal, head.sequencer, head.commit)
+            return head
+
+        head: JournalHead = await self._until_certain(attempt)
+        return head
 
     async def _accept(self, request: AcceptSequencer) -> None:
         try:
@@ -317,7 +352,11 @@ class CoreHost:
         self.post(PartsWritten(write.number))
 
     async def _read_segments(self, read: ReadSegments) -> None:
-        blobs = await self._until_certain(lambda: self._store.read_parts(read.journal, read.parts))
+        try:
+            blobs = await self._until_certain(lambda: self._store.read_parts(read.journal, read.parts))
+        except CorruptValueError as error:
+            self.post(PartsMissing(read.parts, error.where, error.why))
+            return
         found: dict[PartId, bytes] = dict(zip(read.parts, blobs, strict=True))
         self.post(PartsRead(found))
 
@@ -342,7 +381,7 @@ class CoreHost:
             if self._closed:
                 raise
             error = RuntimeError("the hook was cancelled")
-        except Exception as raised:
+        except (Exception, SystemExit) as raised:
             error = raised
         self.post(HookFinished(hook.hook, error))
 

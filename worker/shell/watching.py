@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import Final
 
 from millwheel.core.keys import KeyInterval
+from millwheel.worker.heard import HeardWatermarks
 from millwheel.worker.messages import SenderWatermarks
 
 __all__ = ["SenderWatch", "Watermarks"]
@@ -33,19 +34,19 @@ class SenderWatch:
         self._watch = watch
         self._tell = tell
         self._senders: frozenset[str] = frozenset()
-        self._values: dict[str, int] = {}
+        self._heard = HeardWatermarks()
         self._task: asyncio.Task[None] | None = None
 
     def known(self) -> SenderWatermarks:
-        """The values broadcast so far, for a host that is new."""
-        return SenderWatermarks(dict(self._values))
+        """What was broadcast so far, for a host that is new: updates to come name only the sequencers that are new."""
+        return self._heard.update()
 
     def follow(self, senders: frozenset[str]) -> None:
         """Listen to exactly these from now on."""
         if senders == self._senders:
             return
         self._senders = senders
-        self._values = {name: value for name, value in self._values.items() if name in senders}
+        self._heard.keep(senders)
         if self._task is not None:
             self._task.cancel()
         self._task = asyncio.get_running_loop().create_task(self._run(senders)) if senders else None
@@ -68,5 +69,7 @@ class SenderWatch:
         async with aclosing(self._watch(sorted(senders))) as updates:  # type: ignore[type-var]
             async for update in updates:
                 values = {name: watermark for name, (watermark, _) in update.items()}
-                self._values.update(values)
-                self._tell(SenderWatermarks(values, {name: members for name, (_, members) in update.items()}))
+                sequencers = {name: members for name, (_, members) in update.items()}
+                news = SenderWatermarks(values, sequencers)
+                self._heard.add(news)
+                self._tell(news)

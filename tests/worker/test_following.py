@@ -1,0 +1,72 @@
+"""Following the coordinator and the authority: through errors, and for those who come later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+
+import pytest
+
+from millwheel.coordination.contract import Put, Snapshot
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.core.catalog import Catalog
+from millwheel.core.catalog_keys import worker_key
+from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.worker.messages import SenderWatermarks
+from millwheel.worker.shell.follower import follow
+from millwheel.worker.shell.watching import SenderWatch, Watermarks
+from tests.worker.doubles import until
+
+
+async def test_g8_an_error_does_not_end_the_following_of_the_catalog(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the task without a word: the worker never heard of an assignment again."""
+    monkeypatch.setattr("millwheel.worker.shell.follower._AGAIN", 0.01)
+
+    class Odd(MemoryCoordinator):
+        errors = 1
+
+        async def list(self, prefix: str) -> Snapshot:
+            if self.errors:
+                self.errors -= 1
+                raise RuntimeError("odd")
+            return await super().list(prefix)
+
+    coordinator, known = Odd(), Catalog()
+    await coordinator.transact((), [Put(worker_key("w1"), catalog.WorkerRecord().SerializeToString())])
+    changes = follow(coordinator, known)
+    async with asyncio.timeout(5):
+        await anext(changes)
+    assert known.registration("w1") > 0
+    assert "odd" in caplog.text
+    await changes.aclose()  # type: ignore[attr-defined]
+    await coordinator.close()
+
+
+async def test_g1_who_comes_later_is_told_the_sequencers_behind_the_values_it_collects_ids_by_6_1_1() -> None:
+    """Only values were: an owner that had been succeeded was told from its successor by nothing then."""
+    left, right = ALL_KEYS.split(b"m")
+    updates: asyncio.Queue[Watermarks] = asyncio.Queue()
+    told: list[SenderWatermarks] = []
+
+    async def watch(senders: Iterable[str]) -> AsyncIterator[Watermarks]:
+        while True:
+            yield await updates.get()
+
+    sent: list[dict[str, tuple[int, list[tuple[KeyInterval | str, int]]]]] = [
+        {"weak.1": (5, [(left, 1), (right, 2)]), "gone.1": (3, [(ALL_KEYS, 1)])},
+        {"weak.1": (9, [(left, 4)])},
+        {"weak.1": (9, [])},
+    ]
+    following = SenderWatch(watch, told.append)
+    following.follow(frozenset({"weak.1", "gone.1"}))
+    for update in sent:
+        updates.put_nowait(update)
+    await until(lambda: len(told) == len(sent))
+    following.follow(frozenset({"weak.1"}))
+    known = following.known()
+    assert known.values == {"weak.1": 9}
+    assert {name: dict(members) for name, members in known.sequencers.items()} == {"weak.1": {left: 4, right: 2}}
+    await following.close()
