@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from millwheel.store.contract import PartId, StateRow
-from millwheel.worker.judging import SEGMENT_PART
 from millwheel.worker.log.entry import FORMAT, LogMeta, encode, row_key
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import DeleteEntries, DeleteParts, FlushStates, Instruction, WriteParts
@@ -48,6 +47,8 @@ class LogCheckpointer:
         """The newest acknowledged base that no append has named."""
         self._named: _Base | None = None
         """What the append in flight names."""
+        self._collected: list[PartId] = []
+        """Parts of collected id segments, to be deleted with the next base."""
 
     # Bases.
 
@@ -81,6 +82,10 @@ class LogCheckpointer:
             blobs[f"{DEDUP_PART}/{number}"] = blob
         parts = {PartId(name, config.sequencer, state.committed): blob for name, blob in blobs.items()}
         kept = [part for name in snapshot.segments for part in state.segments[name]]
+        # Segments that were collected are named by nothing from now on, and some never were.
+        relied = set(snapshot.segments)
+        for name in [name for name in state.segments if name not in relied]:
+            self._collected.extend(state.segments.pop(name))
         self._number += 1
         self._writing = self._number, _Base(state.committed, tuple(sorted([*parts, *kept])))
         state.journal_bytes = 0
@@ -106,22 +111,14 @@ class LogCheckpointer:
         if named is None:
             return []
         state = self.state
-        gone = [part for part in state.parts if part not in named.parts]
+        gone = sorted({*state.parts, *self._collected}.difference(named.parts))
+        self._collected = []
         state.floor, state.parts = named.commit, named.parts
-        self._forget_segments(gone)
         journal = state.config.journal
         out: list[Instruction] = [DeleteEntries(journal, state.floor + 1)]
         if gone:
             out.append(DeleteParts(journal, gone))
         return out
-
-    def _forget_segments(self, gone: list[PartId]) -> None:
-        """Id segments whose parts are about to be deleted are nobody's any more."""
-        left = {part for part in gone if part.name.startswith(f"{SEGMENT_PART}/")}
-        if left:
-            segments = self.state.segments
-            for name in [name for name, parts in segments.items() if left.intersection(parts)]:
-                del segments[name]
 
     # Rows.
 

@@ -1,4 +1,5 @@
-"""What a log may forget: what every cursor has ACKed, or, without cursors, what is old or too much (design §9).
+"""What a log may forget: what every cursor has ACKed and, where a retention is stated or there is no cursor, what is
+old or too much (design §9).
 
 Decided when an entry is sealed, and journaled with it: every owner forgets the same.
 """
@@ -26,6 +27,7 @@ class Retainer:
         self.state = state
         self._age = state.config.retention.max_age
         self._bytes = state.config.retention.max_bytes
+        self._stated = state.config.retention.stated
         self._cut_age = max(_SHORTEST, self._age // _AGE_PARTS)
 
     def is_old(self, segment: Segment) -> bool:
@@ -36,32 +38,33 @@ class Retainer:
         return age >= min(self._cut_age, self._age)
 
     def due(self) -> int | None:
-        """When the oldest segment has become too old; None where age does not count."""
+        """When the oldest segment has become too old; None where age does not count, or does not alone."""
         state = self.state
-        if not self._age or state.cursors.durable:
-            return None
         oldest = next(state.records.oldest(), None)
-        return None if oldest is None else oldest.wall + self._age
+        if oldest is None or not self._age:
+            return None
+        cursors = state.cursors.durable
+        if cursors and (not self._stated or min(cursors.values()) < oldest.end):
+            return None
+        return oldest.wall + self._age
 
     def start_after(self, cursors: Mapping[str, int], cuts: Sequence[int]) -> int:
         """The oldest offset to keep once ``cursors`` stand so; only segments already closed, or cut now, can go."""
         records = self.state.records
-        start = records.start
-        if cursors:
-            acked = min(cursors.values())
-            for segment in self._whole(cuts):
-                if segment.end > acked:
-                    break
-                start = segment.end
-            return start
-        kept = records.kept
+        start, kept = records.start, records.kept
+        acked = min(cursors.values(), default=records.end)
+        retains = self._stated or not cursors
         for segment in self._whole(cuts):
-            old = self._age and segment.wall + self._age <= self.state.wall
-            if not old and not (self._bytes and kept > self._bytes):
+            if segment.end > acked or (retains and not self._beyond(segment, kept)):
                 break
             start = segment.end
             kept -= segment.size
         return start
+
+    def _beyond(self, segment: Segment, kept: int) -> bool:
+        """Whether the retention lets go of the oldest segment, of ``kept`` bytes in all."""
+        old = self._age and segment.wall + self._age <= self.state.wall
+        return bool(old or (self._bytes and kept > self._bytes))
 
     def _whole(self, cuts: Sequence[int]) -> Iterator[Segment]:
         """The committed segments that get no more records."""

@@ -15,6 +15,10 @@ __all__ = ["DEFAULT_RETENTION", "LogConfig", "LogRetention", "LogSettings"]
 class LogRetention:
     """What a log without cursors keeps; 0 sets no bound. Whole segments go, so up to one segment more is kept."""
 
+    stated: bool = field(default=False, kw_only=True)
+    """Whether the stream states it. Then it is kept beside cursors, too, for subscribers that come later; else records
+    go as soon as every cursor has ACKed them."""
+
     max_age: int = 0
     """Microseconds of wall time since the record was committed."""
     max_bytes: int = 0

@@ -1,0 +1,139 @@
+"""Regressions: what a log keeps beside its cursors, and which id segments it keeps (design §9, 6.1.1)."""
+
+from __future__ import annotations
+
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.memory import MemoryStore
+from millwheel.worker.dedup import OpaqueIds, Sender
+from millwheel.worker.log import AckOffset, LogRetention, LogSettings, Start
+from millwheel.worker.messages import PartsMissing, ReadSegments, SenderWatermarks
+from tests.log.driver import ACKED, FULL, JOURNAL, SMALL, LogDriver, fill, run
+
+
+def test_a_stated_retention_is_kept_for_later_subscribers_beside_cursors() -> None:
+    """It says what is kept "for subscribers that do not exist yet"; with one cursor that had ACKed, nothing was."""
+    driver = LogDriver(SMALL, LogRetention(max_age=8_000_000, stated=True))
+    reader = driver.subscribe("c")
+    driver.settle()
+    fill(driver, 0, 8)
+    driver.handle(AckOffset(reader, 8))
+    driver.pass_time(1_500_000)
+    driver.settle()
+    late = driver.subscribe("d", Start.OLDEST)
+    driver.settle()
+    assert late.offsets == list(range(8))
+    driver.pass_time(9_000_000)
+    driver.settle()
+    assert driver.core.state.records.start == 0, "the other cursor has not ACKed"
+    assert driver.core.next_alarm() is None
+    driver.handle(AckOffset(late, 8))
+    driver.pass_time(60_000)
+    driver.settle()
+    assert driver.core.state.records.start == 8
+
+
+def test_a_stated_retention_ends_by_age_also_when_nothing_else_happens() -> None:
+    driver = LogDriver(SMALL, LogRetention(max_age=8_000_000, stated=True))
+    reader = driver.subscribe("c")
+    driver.settle()
+    fill(driver, 0, 8)
+    driver.handle(AckOffset(reader, 8))
+    driver.pass_time(60_000)
+    driver.settle()
+    assert driver.core.state.records.start == 0
+    driver.pass_time(9_000_000)
+    driver.settle()
+    assert driver.core.state.records.start == 8
+    assert driver.core.next_alarm() is None
+
+
+def test_a_stated_retention_by_bytes_lets_go_of_what_is_acked_and_beyond() -> None:
+    driver = LogDriver(SMALL, LogRetention(max_bytes=500, stated=True))
+    reader = driver.subscribe("c")
+    driver.settle()
+    for _ in range(30):
+        fill(driver, driver.core.state.records.end, 1)
+        driver.handle(AckOffset(reader, driver.core.state.records.end))
+        driver.pass_time(60_000)
+        driver.settle()
+    kept = driver.core.state.records.kept
+    assert 500 - 2 * SMALL.segment_bytes <= kept <= 500 + SMALL.segment_bytes
+
+
+def test_g13_at_the_cap_a_retention_that_fills_it_is_named_and_not_a_cursor_that_has_acked() -> None:
+    driver = LogDriver(SMALL, LogRetention(max_age=1 << 50, stated=True))
+    reader = driver.subscribe("c")
+    driver.settle()
+    while driver.core.state.records.kept < SMALL.cap_bytes:
+        fill(driver, driver.core.state.records.end, 1)
+    driver.handle(AckOffset(reader, driver.core.state.records.end))
+    driver.pass_time(60_000)
+    driver.settle()
+    driver.deliver([b"ahead"], [driver.now + 1])
+    assert driver.answers[-1].outcome == FULL
+    assert "lower the stream's retention" in driver.answers[-1].message
+
+
+IDS = LogSettings(checkpoint_entries=8)
+
+
+def id_of(number: int) -> bytes:
+    return number.to_bytes(8, "big") * 2
+
+
+def weak(watermark: int, sequencer: int = 1) -> Sender:
+    return Sender("injector/windows/p", sequencer, None, "injector/windows", watermark)
+
+
+def send(driver: LogDriver, first: int, count: int, stamp: int) -> None:
+    for number in range(first, first + count):
+        ids = OpaqueIds([id_of(number)])
+        driver.deliver([b"%d" % number], [stamp], ids=ids, sender=weak(stamp))
+        driver.settle()
+
+
+def parts(store: MemoryStore) -> int:
+    return len(run(store.list_parts(JOURNAL)))
+
+
+def test_g13_segments_that_are_collected_before_a_base_names_them_leave_nothing_behind_6_1_1() -> None:
+    """Only what an earlier base had named was deleted: where the watermark moves on quickly, every segment stayed, in
+    the store for ever and in memory till the next takeover."""
+    driver = LogDriver(IDS)
+    driver.core.state.dedup._segment_ids = 4
+    counts = []
+    for round_number in range(1, 13):
+        stamp = round_number * 100
+        send(driver, round_number * 100, 12, stamp)
+        members = {"injector/windows": [("injector/windows/p", 1)]}
+        driver.handle(SenderWatermarks({"injector/windows": stamp + 50}, members))
+        counts.append((parts(driver.store), len(driver.core.state.segments)))
+    assert max(count for count, _ in counts[4:]) <= max(count for count, _ in counts[:4])
+    assert max(segments for _, segments in counts) <= 8
+
+
+def test_g1_a_segment_that_is_collected_while_it_is_read_costs_a_repetition_6_1_1() -> None:
+    driver = LogDriver(IDS)
+    driver.core.state.dedup._segment_ids = 4
+    send(driver, 0, 4, 100)
+    copy = driver.deliver([b"2"], [100], ids=OpaqueIds([id_of(2)]), sender=weak(100))
+    (read,) = [job for job in driver.jobs if isinstance(job, ReadSegments)]
+    driver.jobs.remove(read)
+    driver.handle(SenderWatermarks({"injector/windows": 500}))
+    send(driver, 10, 20, 600)
+    driver.handle(PartsMissing(read.parts, "part", "the value is missing"))
+    answers = [(one.outcome, list(one.remaining)) for one in driver.answers if one.delivery is copy]
+    assert answers == [(FULL, [0])]
+
+
+def test_g1_sequencers_heard_while_the_journal_is_read_are_not_forgotten_6_2() -> None:
+    """What was heard before the takeover's scan was put into a duplicate check that the scan then replaced."""
+    driver = LogDriver(IDS)
+    send(driver, 0, 20, 100)
+    driver.early = [SenderWatermarks({"injector/windows": 90}, {"injector/windows": [("injector/windows/p", 7)]})]
+    driver.open()
+    driver.deliver([b"x"], [100], ids=OpaqueIds([id_of(99)]), sender=weak(100, 6))
+    assert driver.answers[-1].outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
+    driver.deliver([b"x"], [100], ids=OpaqueIds([id_of(99)]), sender=weak(100, 7))
+    driver.settle()
+    assert driver.answers[-1].outcome == ACKED
