@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.messages import Acknowledged, Deposed, Resend
 from millwheel.worker.shell.channels import LocalChannel
@@ -64,3 +66,15 @@ async def test_g3_a_refused_sequencer_ends_the_sender_6_2() -> None:
     ((host, reason),) = world.lost_hosts
     assert "successor" in reason
     assert host.fault == "", "its successor is there already"
+
+
+async def test_g13_refusals_that_go_on_are_told_with_their_reason_and_not_each_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A log over its cap names the cursor that keeps it full: nobody got to read that."""
+    monkeypatch.setattr("millwheel.worker.shell.channels._RESEND_LAST", 0.04)
+    core, channel, _ = sender()
+    for round_number in range(6):
+        channel.reply(7, FULL, [0], "the slowest cursor is 'c'")
+        await resent(core, round_number + 1)
+    assert caplog.text.count("the slowest cursor is 'c'") == 1

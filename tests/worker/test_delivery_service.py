@@ -126,6 +126,19 @@ async def test_g1_what_was_not_answered_when_the_stream_broke_is_sent_again() ->
         await peer.close()
 
 
+async def test_g1_what_was_not_answered_when_a_connection_is_closed_is_sent_again() -> None:
+    """A worker that fell silent loses its intervals, and its connection is closed: batches on their way to it were
+    never sent to its successors."""
+    receiver, sender = hosted(), hosted(journal="u.1.j1")
+    async with serving({"c.1.j1": receiver}) as address:
+        peer = PeerConnection(address, open_channel)
+        peer.send(delivery(1), LocalChannel(sender))
+        await until(lambda: core_of(receiver).events)
+        peer.send(delivery(2), LocalChannel(sender))
+        await peer.close()
+        await until(lambda: {token for event in core_of(sender).of(Resend) for token in event.tokens} == {1, 2})
+
+
 async def test_g13_what_does_not_fit_into_a_connections_queue_is_sent_later() -> None:
     sender = hosted(journal="u.1.j1")
     peer = PeerConnection("127.0.0.1:1", open_channel)

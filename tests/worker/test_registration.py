@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from millwheel.coordination.contract import CoordinatorUnavailableError, Put
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.catalog_keys import worker_key
@@ -20,10 +22,13 @@ class Rig:
     def __init__(self, coordinator: MemoryCoordinator) -> None:
         self.coordinator = coordinator
         self.lapses = 0
+        self.errors: list[Exception] = []
         self.registration = Registration(coordinator, "w1", "10.0.0.1:7433", TTL, self._lapsed)
 
     async def _lapsed(self) -> None:
         self.lapses += 1
+        if self.errors:
+            raise self.errors.pop()
 
     async def created(self) -> int:
         entry = await self.coordinator.get(KEY)
@@ -111,4 +116,34 @@ async def test_a_coordinator_that_is_away_is_waited_for() -> None:
         coordinator.failures = 3
         rig.registration.renew_from_scratch()
         assert await rig.registered_after(before) > before
+    await coordinator.close()
+
+
+async def test_g8_an_error_while_intervals_are_let_go_of_does_not_end_the_registration_7_1(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The task that renews died of it, unheard: the worker went on for ever without being given an interval."""
+    coordinator = MemoryCoordinator()
+    async with registered(coordinator) as rig:
+        entry = await coordinator.get(KEY)
+        assert entry is not None
+        rig.errors = [KeyError("c.1.j1")]
+        await coordinator.revoke_lease(entry.lease)
+        assert await rig.registered_after(entry.created) > entry.created
+        assert rig.lapses >= 1
+    assert "c.1.j1" in caplog.text
+    await coordinator.close()
+
+
+async def test_g3_a_worker_that_was_killed_and_is_back_within_its_lease_is_another_registration_6_2() -> None:
+    """It found the record of its former life, and the intervals assigned to that: their sequencers had been used, no
+    journal could be opened with them, and no others were drawn."""
+    coordinator = MemoryCoordinator()
+    killed = Rig(coordinator)
+    await killed.registration.start()
+    before = await killed.created()
+    async with registered(coordinator) as rig:
+        assert await rig.created() > before
+        await killed.registration.close()
+        assert await rig.created() > before, "the end of the old lease takes nothing of the new one"
     await coordinator.close()

@@ -27,8 +27,8 @@ class AuthorityLink:
 
     def __init__(self, address: str) -> None:
         self._client = WatermarkClient(address, on_refused=self._refused)
-        self.on_refused: Callable[[str, KeyInterval], None] = lambda computation, keys: None
-        """Called with a computation and keys whose report was refused: somebody else owns them."""
+        self.on_refused: Callable[[str, KeyInterval, int], None] = lambda computation, keys, sequencer: None
+        """Called with a computation, keys and a sequencer whose report was refused: somebody else owns the keys."""
 
     async def start(self) -> None:
         """Begin to send reports."""
@@ -44,7 +44,7 @@ class AuthorityLink:
 
     def _refused(self, report: WatermarkReport) -> None:
         if isinstance(report.member, KeyInterval):
-            self.on_refused(report.computation, report.member)
+            self.on_refused(report.computation, report.member, report.sequencer)
 
     async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
         """Have a sequencer accepted (G4), however long the authority is away; SequencerRefusedError if a larger

@@ -20,6 +20,9 @@ _RESEND_FIRST: Final = 0.02
 _RESEND_LAST: Final = 1.0
 """Seconds until refused batches are sent again, doubled from refusal to refusal, with jitter."""
 
+_TELL_SECONDS: Final = 60.0
+"""How often the log is told, at most, of refusals that go on."""
+
 
 class Channel(Protocol):
     """Where answers to deliveries go."""
@@ -36,6 +39,7 @@ class LocalChannel:
         self._loop = asyncio.get_running_loop()
         self._refused: set[int] = set()
         self._delay = _RESEND_FIRST
+        self._tell_at = 0.0
 
     def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
         """Post the answer to the sending host."""
@@ -46,10 +50,14 @@ class LocalChannel:
         self._delay = _RESEND_FIRST
         self._host.post(Acknowledged(token, remaining))
 
-    def later(self, token: int) -> None:
-        """Have the batch sent again, together with others that were refused meanwhile."""
+    def later(self, token: int, why: str = "") -> None:
+        """Have the batch sent again, together with others that were refused meanwhile. ``why``: what the receiver said,
+        which the log is told once in a while if it goes on."""
         if not self._refused:
             self._loop.call_later(self._delay * random.uniform(0.5, 1.5), self._resend)
+            if why and self._delay >= _RESEND_LAST and self._loop.time() >= self._tell_at:
+                self._tell_at = self._loop.time() + _TELL_SECONDS
+                log.warning("journal %s: its deliveries are refused, and sent again: %s", self._host.journal, why)
             self._delay = min(self._delay * 2, _RESEND_LAST)
         self._refused.add(token)
 
@@ -74,4 +82,4 @@ def answer(
     else:
         if outcome == DeliveryOutcome.DELIVERY_OUTCOME_INVALID:
             log.warning("journal %s: a batch was refused as invalid, and is sent again: %s", host.journal, message)
-        channel.later(token)
+        channel.later(token, message)

@@ -37,4 +37,7 @@ async def follow(coordinator: Coordinator, catalog: Catalog) -> AsyncIterator[No
             continue
         except CoordinatorUnavailableError as error:
             log.warning("the coordinator is away, trying again: %s", error)
+        except Exception:
+            # Whoever follows would stand still for good, and nobody be told: it is all read again.
+            log.exception("the catalog cannot be followed, trying again")
         await asyncio.sleep(_AGAIN * random.uniform(0.5, 1.5))

@@ -53,9 +53,10 @@ class PeerConnection:
         self._owed.add(token, len(delivery.keys))
 
     async def close(self) -> None:
-        """End the connection; nothing of it is answered any more."""
+        """End the connection. What was not answered is sent again: to wherever its keys live now."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        self._fail_open()
 
     async def _run(self) -> None:
         while True:
@@ -100,7 +101,7 @@ class PeerConnection:
         channel.reply(token, response.outcome, response.indexes, response.message)
 
     def _fail_open(self) -> None:
-        """The stream broke: whatever was not answered is sent again, with the same ids and bytes."""
+        """The stream is no more: whatever was not answered is sent again, with the same ids and bytes."""
         while not self._queue.empty():
             self._queue.get_nowait()
         for channel, token in self._senders.values():

@@ -10,7 +10,7 @@ from pathlib import Path
 from millwheel.core.catalog import Consumer
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.compiled import CompiledComputation, compile_computation, consumers_of
-from millwheel.sdk.errors import MillwheelError
+from millwheel.sdk.errors import KeyExtractionError, MillwheelError
 from millwheel.sdk.keys import mapping_extractor
 from millwheel.sdk.package import load_topology
 from millwheel.sdk.topology import Topology
@@ -69,10 +69,23 @@ class Programs:
         return compile_computation(self._loaded[code.digest, code.entry_point], name)
 
     def extractor(self, consumer: Consumer, stream: str) -> Callable[[object], bytes]:
-        """The key extractor of a consumer: its own code's where that is loaded, else by the fields of its spec."""
+        """The key extractor of a consumer: its own code's where that is loaded, else by the fields of its spec.
+
+        Where only its code could tell the key, and that is not to be had, each call raises KeyExtractionError.
+        """
         loaded = self._loaded.get((consumer.code.digest, consumer.code.entry_point))
         if loaded is not None:
             for name, extract in consumers_of(loaded, stream):
                 if name == consumer.computation:
                     return extract
+        if not consumer.key.fields:
+            why = self.failure(consumer.code) or "its code is not loaded here"
+            return _unknown(f"the key of stream {stream!r} for computation {consumer.computation!r} is unknown: {why}")
         return mapping_extractor(tuple(consumer.key.fields), stream, consumer.computation)
+
+
+def _unknown(why: str) -> Callable[[object], bytes]:
+    def raise_unknown(value: object) -> bytes:
+        raise KeyExtractionError(why)
+
+    return raise_unknown

@@ -68,21 +68,33 @@ class Registration:
     async def _register(self) -> None:
         self._lease = await self._coordinator.grant_lease(self._ttl)
         key = worker_key(self._record.endpoint.worker_id)
+        # A process that was killed may have left its record, under a lease that still lives. What was assigned to it is
+        # not ours: its sequencers have opened their journals. So this record is a new one, not the old one changed.
+        await self._coordinator.transact((), deletes=[key])
         await self._coordinator.transact((), [Put(key, self._record.SerializeToString(), self._lease)])
 
     async def _stay(self) -> None:
         while True:
             try:
-                await asyncio.wait_for(self._wanted.wait(), self._ttl / _RENEWALS)
-                log.warning("this worker gives up its intervals, and registers anew")
-            except TimeoutError:
-                if await self._renewed():
-                    continue
-            await self._lapsed()
-            await self._until_done(lambda: self._coordinator.revoke_lease(self._lease))
-            # What went wrong before this moment is mended by what follows.
-            self._wanted.clear()
-            await self._until_done(self._register)
+                await self._next_renewal()
+            except Exception:
+                # Whatever it was: a worker that stopped renewing would go on without ever being given an interval.
+                log.exception("keeping this worker registered failed, trying again")
+                await asyncio.sleep(self._ttl / _RENEWALS)
+
+    async def _next_renewal(self) -> None:
+        """Renew the lease when that is due; register anew if it has ended, or is given up."""
+        try:
+            await asyncio.wait_for(self._wanted.wait(), self._ttl / _RENEWALS)
+            log.warning("this worker gives up its intervals, and registers anew")
+        except TimeoutError:
+            if await self._renewed():
+                return
+        await self._lapsed()
+        await self._until_done(lambda: self._coordinator.revoke_lease(self._lease))
+        # What went wrong before this moment is mended by what follows.
+        self._wanted.clear()
+        await self._until_done(self._register)
 
     async def _renewed(self) -> bool:
         """Renew the lease; False if it has ended."""

@@ -52,8 +52,8 @@ _AGAIN_LAST: Final = 30.0
 class Authority(Protocol):
     """The low watermark authority as a worker meets it (7.2)."""
 
-    on_refused: Callable[[str, KeyInterval], None]
-    """Called with a computation and keys of which a report was refused (G4)."""
+    on_refused: Callable[[str, KeyInterval, int], None]
+    """Called with a computation, keys and a sequencer of which a report was refused (G4)."""
 
     def forget(self, computation: str, keys: KeyInterval) -> None:
         """Nothing more is reported of an interval."""
@@ -124,6 +124,8 @@ class Worker:
         self._again_after = _AGAIN_FIRST
         self._given_up: dict[tuple[str, int], str] = {}
         """Why, by journal and sequencer: under that sequencer the interval is not opened again."""
+        self._unbuilt: dict[str, str] = {}
+        """Why an interval cannot be run, by journal."""
         self._mending = Mending()
         self._known_consumers: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -184,12 +186,13 @@ class Worker:
             if one.interval.journal == journal:
                 found = self.catalog.computation(one.incarnation)
                 failure = self.programs.failure(found[0].spec.code) if found is not None else ""
+                failure = failure or self._unbuilt.get(journal, "")
                 return failure or self._given_up.get((journal, one.interval.sequencer), "it is being opened")
         return ""
 
     def interval_cores(self) -> Iterator[tuple[str, str, IntervalCore]]:
         """(topology, computation, core) of every interval that this process runs, for metrics."""
-        for hosted in self.hosted.values():
+        for hosted in list(self.hosted.values()):  # a copy: metrics are scraped by another thread
             core = hosted.built.core
             if isinstance(core, IntervalCore):
                 record = self.catalog.interval_map(hosted.owned.incarnation)
@@ -227,7 +230,7 @@ class Worker:
     async def _reconcile(self) -> bool:
         """Run exactly what the catalog says this worker owns, and route by what it says of consumers.
 
-        False if code is missing: what needs it is not run yet.
+        False if code is missing, or does not do: what needs it is not run yet.
         """
         worker_id = self.settings.worker_id
         owned = {
@@ -243,9 +246,10 @@ class Worker:
             for (journal, sequencer), why in self._given_up.items()
             if journal in owned and owned[journal].interval.sequencer == sequencer
         }
+        self._unbuilt = {journal: why for journal, why in self._unbuilt.items() if journal in owned}
         for journal, one in owned.items():
             if journal not in self.hosted and (journal, one.interval.sequencer) not in self._given_up:
-                self._start(one)
+                complete = self._try_start(one) and complete
         self._tell_hosts()
         self._watch.follow(
             frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values()))
@@ -258,6 +262,20 @@ class Worker:
         owners = {one.owner.address for table in self.catalog.tables.values() for one in table.record.intervals}
         for address in self._peers.keys() - owners:
             await self._peers.pop(address).close()
+
+    def _try_start(self, owned: OwnedInterval) -> bool:
+        """Run an interval; False, with the reason said, if it cannot be built. It does not keep others waiting."""
+        journal = owned.interval.journal
+        try:
+            self._start(owned)
+        except Exception as error:
+            why = f"it cannot be built: {type(error).__name__}: {error}"
+            if self._unbuilt.get(journal) != why:
+                log.exception("interval %s: %s", journal, why)
+            self._unbuilt[journal] = why
+            return False
+        self._unbuilt.pop(journal, None)
+        return True
 
     def _start(self, owned: OwnedInterval) -> None:
         built = self._builder.build(owned)
@@ -272,7 +290,9 @@ class Worker:
         host.post(self._watch.known())
 
     async def _stop(self, journal: str) -> None:
-        hosted = self.hosted.pop(journal)
+        hosted = self.hosted.pop(journal, None)
+        if hosted is None:
+            return  # it was lost while others were let go of
         log.info("interval %s: let go of, sequencer %d", journal, hosted.sequencer)
         await self._release(hosted)
 
@@ -293,7 +313,8 @@ class Worker:
 
     def _tell_hosts(self) -> None:
         for hosted in self.hosted.values():
-            hosted.host.post(CatalogChanged(self._builder.senders(hosted.built.inputs)))
+            inputs = hosted.built.inputs
+            hosted.host.post(CatalogChanged(self._builder.senders(inputs), slack=self._builder.slack(inputs)))
 
     # What hosts need (Peers).
 
@@ -334,9 +355,10 @@ class Worker:
         """Pass a report on to the authority."""
         self.authority.report(report)
 
-    def _report_refused(self, computation: str, keys: KeyInterval) -> None:
-        for hosted in self.hosted.values():
-            if hosted.owned.incarnation == computation and hosted.built.core.keys == keys:
+    def _report_refused(self, computation: str, keys: KeyInterval, sequencer: int) -> None:
+        for hosted in list(self.hosted.values()):
+            same = hosted.owned.incarnation == computation and hosted.built.core.keys == keys
+            if same and hosted.sequencer == sequencer:
                 hosted.host.post(Deposed("the authority refused a report: a larger sequencer holds the keys"))
 
     async def accept(self, request: AcceptSequencer) -> int:

@@ -1,0 +1,117 @@
+"""A worker's intervals: let go of, refused or not to be built, each by itself (7.1, 6.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.core.catalog import OwnedInterval
+from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.sdk.errors import PackageError, UsageError
+from millwheel.worker.messages import AsyncHook, Deposed, Report, Tick
+from millwheel.worker.shell.building import Built
+from millwheel.worker.shell.channels import LocalChannel
+from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.watching import Watermarks
+from millwheel.worker.shell.worker import Worker, WorkerSettings, _Hosted
+from tests.worker.doubles import FlakyStore, ScriptedCore, until
+
+
+class Quiet:
+    """An authority that says nothing by itself."""
+
+    on_refused: Callable[[str, KeyInterval, int], None]
+
+    def forget(self, computation: str, keys: KeyInterval) -> None:
+        return
+
+    async def accept(self, computation: str, keys: KeyInterval, sequencer: int) -> int:
+        return 0
+
+    def report(self, report: Report) -> None:
+        return
+
+    async def watch(self, computations: Iterable[str]) -> AsyncIterator[Watermarks]:
+        await asyncio.Event().wait()
+        yield {}
+
+
+async def nothing(digest: str) -> bytes:
+    raise PackageError("there are no packages here")
+
+
+def worker(directory: Path) -> Worker:
+    return Worker(WorkerSettings("w1", "here:1", directory), FlakyStore(), MemoryCoordinator(), Quiet(), nothing)
+
+
+def owned(journal: str, sequencer: int) -> OwnedInterval:
+    return OwnedInterval("c.1", catalog.IntervalRecord(journal=journal, sequencer=sequencer))
+
+
+def hosted(of: Worker, journal: str, sequencer: int) -> ScriptedCore:
+    core = ScriptedCore()
+    host = CoreHost(journal, core, of.store, of, of.queue)
+    built = Built(core, ())  # type: ignore[arg-type]
+    of.hosted[journal] = _Hosted(host, owned(journal, sequencer), built, LocalChannel(host))
+    return core
+
+
+async def test_g8_an_interval_that_is_lost_while_others_are_let_go_of_is_let_go_of_once(tmp_path: Path) -> None:
+    """A worker that wakes from a pause meets both at once, its lease's end and its deposition: the error ended the task
+    that registers it."""
+    one = worker(tmp_path)
+    first, _ = hosted(one, "c.1.j1", 4), hosted(one, "c.1.j2", 5)
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.02)
+
+    first.react = lambda event: [AsyncHook(1, slow())] if type(event) is Tick else ()
+    one.hosted["c.1.j1"].host.post(Tick())
+    await asyncio.sleep(0.01)
+    second = one.hosted["c.1.j2"].host
+    dropping = asyncio.create_task(one._drop_all())
+    await asyncio.sleep(0)
+    second.post(Deposed("a successor holds the journal"))
+    await asyncio.wait_for(dropping, 5)
+    assert one.hosted == {}
+
+
+async def test_g4_a_refusal_of_an_earlier_owners_report_does_not_end_its_successor_here_6_2(tmp_path: Path) -> None:
+    """An announcement for the former sequencer can be refused when the next owner serves already, in the same process:
+    it was deposed, and nobody else had the interval."""
+    one = worker(tmp_path)
+    hosted(one, "c.1.j1", 6)
+    one.authority.on_refused("c.1", ALL_KEYS, 5)
+    await asyncio.sleep(0.01)
+    assert "c.1.j1" in one.hosted
+    one.authority.on_refused("c.1", ALL_KEYS, 6)
+    await until(lambda: not one.hosted)
+
+
+async def test_g8_an_interval_that_cannot_be_built_does_not_keep_others_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever came behind it in the catalog was never opened, and nobody's low watermarks were followed."""
+    one = worker(tmp_path)
+
+    def build(interval: OwnedInterval) -> Built:
+        if interval.interval.journal == "c.1.j1":
+            raise UsageError("topology 't' has no computation 'c'")
+        return Built(ScriptedCore(), ())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(one.catalog, "owned_by", lambda *_: [owned("c.1.j1", 4), owned("c.1.j2", 5)])
+    monkeypatch.setattr(one._builder, "build", build)
+    for _ in range(3):
+        assert not await one._reconcile(), "it is to be tried again"
+    assert list(one.hosted) == ["c.1.j2"]
+    assert "has no computation 'c'" in one._absence("c.1.j1")
+    assert caplog.text.count("it cannot be built") == 1
+    await one._drop_all()
