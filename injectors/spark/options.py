@@ -118,9 +118,10 @@ def _column(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    found = _ADDRESS.fullmatch(text)
-    if found is None or not 0 < int(found[2]) < 65_536:
-        raise ValueError(f"it takes host:port, such as {DEFAULT_ADDRESS}")
+    for one in text.split(","):
+        found = _ADDRESS.fullmatch(one.strip())
+        if found is None or not 0 < int(found[2]) < 65_536:
+            raise ValueError(f"it takes host:port, such as {DEFAULT_ADDRESS}, or several with commas between")
     return text
 
 

@@ -15,7 +15,12 @@ _CONNECTION: Final = "Connection"
 
 Address = Annotated[
     str,
-    typer.Option("--address", envvar="MILLWHEEL_ADDRESS", help="host:port of a master.", rich_help_panel=_CONNECTION),
+    typer.Option(
+        "--address",
+        envvar="MILLWHEEL_ADDRESS",
+        help="host:port of a master; several with commas.",
+        rich_help_panel=_CONNECTION,
+    ),
 ]
 """Which server to ask; the default is :data:`DEFAULT_ADDRESS`."""
 

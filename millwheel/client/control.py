@@ -39,6 +39,9 @@ Answer = TypeVar("Answer")
 class ControlClient:
     """A client of the master; use it as ``async with``.
 
+    ``address``: host:port of a replica, or of several with commas between: one of them has to be there, and whoever
+    of them stands by names the leader.
+
     ``patience``: for how many seconds a call that fails in passing (no leader, no connection) is tried again;
     0 fails at once. Calls that change something carry a request id, so trying again repeats nothing.
     """
@@ -46,8 +49,8 @@ class ControlClient:
     def __init__(
         self, address: str = DEFAULT_ADDRESS, *, deadline: float = DEFAULT_DEADLINE, patience: float = 0.0
     ) -> None:
-        self.address = address
-        self._home = address
+        self._homes = [one.strip() for one in address.split(",") if one.strip()] or [DEFAULT_ADDRESS]
+        self.address = self._homes[0]
         self._deadline = deadline
         self._patience = patience
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -225,24 +228,28 @@ class ControlClient:
                 return await call()
 
         async def following() -> Answer:
-            try:
-                return await once()
-            except RequestError as error:
-                if not self._follow(error):
-                    raise
+            # Every replica that is known, and the leader that one of them names.
+            for _ in range(len(self._homes) + 1):
+                try:
+                    return await once()
+                except RequestError as error:
+                    if not self._follow(error):
+                        raise
             return await once()
 
         return await retrying(following, patience=self._patience)
 
     def _follow(self, error: RequestError) -> bool:
-        """Go where the leader is, or home from where none is; whether calling again at once makes sense."""
+        """Go where the leader is, or from where none is to the next; whether calling again at once makes sense."""
         if error.reason == NOT_LEADING and error.leader and error.leader != self.address:
             self.address = error.leader
             return True
-        if error.code is FailureCode.UNAVAILABLE and self.address != self._home:
-            self.address = self._home
-            return True
-        return False
+        if error.code not in (FailureCode.UNAVAILABLE, FailureCode.DEADLINE_EXCEEDED):
+            return False
+        before, homes = self.address, self._homes
+        self.address = homes[(homes.index(before) + 1) % len(homes)] if before in homes else homes[0]
+        # A call that was not answered has used up its time.
+        return error.code is FailureCode.UNAVAILABLE and self.address != before
 
 
 def _without_revision(response: control.WatchRoutingResponse) -> bytes:

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import grpc
 
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.security import client_credentials, process_tls
 from millwheel.rpc.server import MAX_MESSAGE_BYTES
 
 __all__ = ["CHANNEL_OPTIONS", "DEFAULT_DEADLINE", "RETRYABLE", "Backoff", "open_channel", "retrying"]
@@ -40,8 +41,11 @@ Answer = TypeVar("Answer")
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel without TLS to ``host:port``; it connects at its first call."""
-    return grpc.aio.insecure_channel(address, options=list(CHANNEL_OPTIONS))
+    """A channel to ``host:port``, with TLS if this process speaks it; it connects at its first call."""
+    tls = process_tls()
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=list(CHANNEL_OPTIONS))
+    return grpc.aio.secure_channel(address, client_credentials(tls), options=list(CHANNEL_OPTIONS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.security import TlsFiles, server_credentials
 
-__all__ = ["LOOPBACK", "MAX_MESSAGE_BYTES", "SERVER_OPTIONS", "add_health", "bind", "create_server"]
+__all__ = ["LOOPBACK", "MAX_MESSAGE_BYTES", "SERVER_OPTIONS", "add_health", "bind", "create_server", "set_health"]
 
 LOOPBACK: Final = "127.0.0.1"
 """Where servers listen unless they are told otherwise: MillWheel has nothing to say to strangers by default."""
@@ -35,13 +36,13 @@ SERVER_OPTIONS: Final[Sequence[tuple[str, int]]] = (
 )
 
 
-def create_server() -> grpc.aio.Server:
+def create_server(interceptors: Sequence[grpc.aio.ServerInterceptor] = ()) -> grpc.aio.Server:
     """A server with MillWheel's limits; add services, then :func:`bind` it."""
-    return grpc.aio.server(options=list(SERVER_OPTIONS))
+    return grpc.aio.server(options=list(SERVER_OPTIONS), interceptors=interceptors)
 
 
-def bind(server: grpc.aio.Server, port: int = 0, host: str = LOOPBACK) -> str:
-    """Have ``server`` listen without TLS; ``port`` 0 takes a free one. Returns ``host:port``.
+def bind(server: grpc.aio.Server, port: int = 0, host: str = LOOPBACK, tls: TlsFiles | None = None) -> str:
+    """Have ``server`` listen, with TLS if ``tls`` is given; ``port`` 0 takes a free one. Returns ``host:port``.
 
     RequestError (UNAVAILABLE) names the port if it cannot be had.
     """
@@ -49,7 +50,10 @@ def bind(server: grpc.aio.Server, port: int = 0, host: str = LOOPBACK) -> str:
     if port:
         _check_free(host, port)
     try:
-        bound = server.add_insecure_port(f"{shown}:{port}")
+        if tls is None:
+            bound = server.add_insecure_port(f"{shown}:{port}")
+        else:
+            bound = server.add_secure_port(f"{shown}:{port}", server_credentials(tls))
     except RuntimeError as error:
         raise _unusable(host, port, str(error)) from error
     if bound == 0:
@@ -79,11 +83,17 @@ def _unusable(
     )
 
 
-async def add_health(server: grpc.aio.Server, services: Sequence[str]) -> HealthServicer:
-    """Register grpc.health.v1, serving for ``services`` (full names) and as a whole, and reflection for them all."""
+async def add_health(server: grpc.aio.Server, services: Sequence[str], *, serving: bool = True) -> HealthServicer:
+    """Register grpc.health.v1 for ``services`` (full names) and the server as a whole, and reflection for them all."""
     servicer = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    for name in ["", *services]:
-        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    await set_health(servicer, services, serving)
     reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
     return servicer
+
+
+async def set_health(servicer: HealthServicer, services: Sequence[str], serving: bool) -> None:
+    """Have the health service say whether ``services``, and the server as a whole, serve."""
+    status = health_pb2.HealthCheckResponse
+    for name in ["", *services]:
+        await servicer.set(name, status.SERVING if serving else status.NOT_SERVING)

@@ -43,7 +43,7 @@ def test_fractions_of_a_duration_count() -> None:
     st.fixed_dictionaries(
         {name: st.just(value) for name, value in LEAST.items()},
         optional={
-            "address": st.sampled_from(["localhost:1", "[::1]:7433"]),
+            "address": st.sampled_from(["localhost:1", "[::1]:7433", "a:1,b:2"]),
             "watermark_column": st.just("known"),
             "allowed_delay": st.just("2 seconds"),
             "process": st.just("p"),

@@ -19,6 +19,7 @@ from millwheel.client.injector.messages import Columns, Connect, Disconnect, Ins
 from millwheel.client.injector.routing import Routing, routing_from_wire
 from millwheel.client.injector.seeding import WatermarkSeed
 from millwheel.client.injector.wire import SenderIdentity
+from millwheel.rpc.channel import RETRYABLE
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.watermarks import AcceptRefusedError
@@ -232,7 +233,12 @@ class Session:
         self._changed()
 
     async def _route(self) -> None:
-        """Follow the stream's routing; the master's refusal ends the session."""
+        """Follow the stream's routing, however long no master answers; a master's refusal ends the session."""
+        while await self._follow_routing():
+            log.warning("stream %r: no master tells the routing; the one that is known is kept", self.core.stream)
+
+    async def _follow_routing(self) -> bool:
+        """Follow the routing until nobody tells it; whether it is worth another try."""
         stream = self.core.stream
         try:
             async for response in self._control.watch_routing(stream):
@@ -247,7 +253,10 @@ class Session:
                     self._seed.follow(name for name, consumer in routing.consumers.items() if not consumer.log)
             self._fail(InjectorError(f"the master ended the routing of stream {stream!r}"))
         except RequestError as error:
+            if error.code in RETRYABLE and self.core.routing is not None:
+                return True
             self._fail(InjectorError(f"the routing of stream {stream!r} is lost: {error}"))
+        return False
 
     def _fail(self, error: InjectorError) -> None:
         self.core.failed = self.core.failed or error

@@ -1,0 +1,48 @@
+"""What a server answers before its role can: UNAVAILABLE, and what it waits for (grpc.health.v1 says NOT_SERVING)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+
+from millwheel.rpc.errors import abort
+from millwheel.rpc.failures import FailureCode, RequestError
+
+__all__ = ["Gate"]
+
+_ALWAYS: Final = ("/grpc.health.v1.", "/grpc.reflection.")
+
+
+class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Lets nothing but health and reflection through until it is open."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.waits_for = "it is starting"
+        """Why it is closed."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """The call's handler, or one that refuses."""
+        if self.is_open or handler_call_details.method.startswith(_ALWAYS):
+            return await continuation(handler_call_details)
+
+        async def refuse(_: AsyncIterator[Any], context: Any) -> AsyncIterator[bytes]:
+            await abort(context, self._refusal())
+            yield b""
+
+        # A stream takes any call's messages, and needs none of them.
+        return grpc.stream_stream_rpc_method_handler(refuse)  # type: ignore[arg-type]
+
+    def _refusal(self) -> RequestError:
+        return RequestError(
+            FailureCode.UNAVAILABLE,
+            f"this server does not serve yet: {self.waits_for}",
+            "it goes on by itself: try again, or ask another",
+            reason="NOT_READY",
+        )
