@@ -110,6 +110,9 @@ class _Events:
     def disconnected(self, address: str) -> None:
         self._core.disconnected(address)
 
+    def broke(self, address: str, error: Exception) -> None:
+        raise error
+
     def answered(self, response: wire.DeliverResponse) -> None:
         self._perform(self._core.answered(response.token, response.outcome, response.indexes, "", 0))
         self.changed.set()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
@@ -52,6 +53,8 @@ class BlockingInjector:
             settings=settings,
         )
         self._pid = os.getpid()
+        self._lock = threading.Lock()
+        """Held while a call is handed to the loop, so that none comes after those that the loop's end cancels."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -169,21 +172,34 @@ class BlockingInjector:
         if os.getpid() != self._pid:
             call.close()
             raise UsageError("an injector does not outlive a fork: make it in the process that uses it")
-        if self._loop is None or self._thread is None:
-            call.close()
-            raise InjectorClosedError(f"the injector of stream {self._injector.stream!r} is not open: use `with`")
-        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        with self._lock:
+            if self._loop is None or self._thread is None:
+                call.close()
+                raise InjectorClosedError(f"the injector of stream {self._injector.stream!r} is not open: use `with`")
+            future = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise InjectorClosedError(f"the injector of stream {self._injector.stream!r} was closed") from None
         except BaseException:
             # A KeyboardInterrupt, say: the call is not to go on behind the caller's back.
             future.cancel()
             raise
 
     def _stop(self) -> None:
-        loop, thread = self._loop, self._thread
-        self._thread = None
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._thread = None
         if loop is not None and thread is not None:
+            asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
+
+
+async def _cancel_all() -> None:
+    """End whatever else runs on the loop: calls from other threads are not to wait for a loop that has stopped."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

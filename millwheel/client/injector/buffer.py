@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 from millwheel.client.injector.ids import IdKind, IdScope
@@ -18,10 +19,12 @@ class SendBuffer:
     What the core would refuse is refused when it comes, while its sender is there to hear of it.
     """
 
-    __slots__ = ("_data", "_ids", "_keys", "_timestamps", "scope")
+    __slots__ = ("_data", "_ids", "_keys", "_timestamps", "scope", "size")
 
     def __init__(self) -> None:
         self.scope: IdScope | None = None
+        self.size = 0
+        """What the values come to, in bytes."""
         self._data: list[bytes] = []
         self._timestamps: list[int] = []
         self._ids: list[Any] = []
@@ -33,8 +36,12 @@ class SendBuffer:
     def add(self, scope: IdScope, id_: int | bytes, data: bytes, timestamp: int, keys: dict[str, bytes]) -> None:
         """Append a record; those before it are of the same scope and routing, or there are none.
 
-        UsageError for a position that does not rise, or an infinite timestamp.
+        UsageError for a position that does not rise, or a timestamp that is no whole number, or infinite.
         """
+        try:
+            timestamp = index(timestamp)
+        except TypeError:
+            raise UsageError(f"a record's timestamp is a whole number of microseconds, not {timestamp!r}") from None
         if not MIN_TIMESTAMP < timestamp < MAX_TIMESTAMP:
             raise UsageError("a record's timestamp is a time in microseconds, not an infinity")
         if self._data:
@@ -47,6 +54,7 @@ class SendBuffer:
         else:
             self.scope = scope
             self._keys = {name: [key] for name, key in keys.items()}
+        self.size += len(data)
         self._data.append(data)
         self._timestamps.append(timestamp)
         self._ids.append(id_)
@@ -55,5 +63,5 @@ class SendBuffer:
         """Everything gathered; the buffer is empty then. There is something."""
         assert self.scope is not None
         columns = Columns(self._data, self._timestamps, self._keys, self.scope, self._ids)
-        self._data, self._timestamps, self._ids, self._keys = [], [], [], {}
+        self._data, self._timestamps, self._ids, self._keys, self.size = [], [], [], {}, 0
         return columns

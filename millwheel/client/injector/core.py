@@ -8,6 +8,7 @@ record that is not ACKed, unless the record was late when it came.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from operator import lt
 from typing import Any
@@ -35,7 +36,6 @@ _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 _FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 _SUPERSEDED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
-_LARGEST_POSITION = (1 << 64) - 1
 
 
 class InjectorCore:
@@ -146,9 +146,7 @@ class InjectorCore:
             return []
         if missing := self.routing.consumers.keys() - columns.keys.keys():
             raise UsageError(f"no keys given for the consumers {', '.join(sorted(missing))}")
-        oldest = min(columns.timestamps)
-        if oldest <= MIN_TIMESTAMP or max(columns.timestamps) >= MAX_TIMESTAMP:
-            raise UsageError("a record's timestamp is a time in microseconds, not an infinity")
+        oldest = _oldest(columns.timestamps)
         if columns.scope.kind is IdKind.POSITION:
             self.check_positions(columns.scope, columns.ids)
             self._positions[columns.scope] = columns.ids[-1]  # type: ignore[assignment]
@@ -162,6 +160,10 @@ class InjectorCore:
 
     def check_positions(self, scope: IdScope, ids: Sequence[Any]) -> None:
         """UsageError unless these positions rise, and follow all that were accepted."""
+        try:
+            array("Q", ids)
+        except (TypeError, OverflowError) as error:
+            raise UsageError(f"positions of {scope.name!r} are whole numbers of 0 to 2^64 - 1: {error}") from error
         last = self._positions.get(scope, -1)
         if ids[0] <= last or not all(map(lt, ids, ids[1:])):
             raise UsageError(
@@ -169,8 +171,6 @@ class InjectorCore:
                 if ids[0] <= last
                 else f"positions of {scope.name!r} must rise from record to record"
             )
-        if ids[-1] > _LARGEST_POSITION:
-            raise UsageError(f"position {ids[-1]} of {scope.name!r} is above {_LARGEST_POSITION}")
 
     def _distribute(
         self,
@@ -310,3 +310,15 @@ class InjectorCore:
         # The earliest is enough: the tick that it leads to finds the later ones again.
         if self._alarm_at is None or at < self._alarm_at:
             self._alarm_at = at
+
+
+def _oldest(timestamps: Sequence[int]) -> int:
+    """The least of some timestamps; UsageError unless all of them are whole microseconds that a message can hold."""
+    try:
+        whole = array("q", timestamps)
+    except (TypeError, OverflowError) as error:
+        raise UsageError(f"a record's timestamp is a whole number of microseconds: {error}") from error
+    oldest = min(whole)
+    if oldest <= MIN_TIMESTAMP or max(whole) >= MAX_TIMESTAMP:
+        raise UsageError("a record's timestamp is a time in microseconds, not an infinity")
+    return oldest

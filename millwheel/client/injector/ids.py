@@ -26,13 +26,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
+from operator import index
 from typing import Final
 
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["ID_BYTES", "IdHasher", "IdKind", "IdScope", "UserId", "drawn_scope", "partition_scope"]
+__all__ = ["ID_BYTES", "IdHasher", "IdKind", "IdScope", "UserId", "checked_position", "drawn_scope", "partition_scope"]
 
 ID_BYTES: Final = 16
+_LARGEST_POSITION: Final = (1 << 64) - 1
 
 UserId = str | bytes | int
 """An id of the user's own: text and numbers count by their UTF-8 text, so that 7, "7" and b"7" are one id."""
@@ -56,8 +58,24 @@ class IdScope:
 
 
 def partition_scope(stream: str, source: str, partition: str) -> IdScope:
-    """Positions of one partition of a source."""
+    """Positions of one partition of a source; UsageError for a name that no message can hold."""
+    if not partition.isascii():
+        try:
+            partition.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"partition {partition!r} is not text: {error.reason}") from error
     return IdScope(IdKind.POSITION, f"{stream}/{source}/p:{partition}")
+
+
+def checked_position(given: int) -> int:
+    """A position as the int that it is; UsageError for what is none."""
+    try:
+        position = index(given)
+    except TypeError:
+        raise UsageError(f"a position is a whole number, not {given!r}") from None
+    if not 0 <= position <= _LARGEST_POSITION:
+        raise UsageError(f"position {given} is not among 0 to 2^64 - 1")
+    return position
 
 
 def drawn_scope(stream: str, process: str, sequencer: int) -> IdScope:

@@ -30,6 +30,7 @@ class LinkEvents(Protocol):
 
     def connected(self, address: str) -> None: ...
     def disconnected(self, address: str) -> None: ...
+    def broke(self, address: str, error: Exception) -> None: ...
     def answered(self, response: wire.DeliverResponse) -> None: ...
 
 
@@ -71,6 +72,11 @@ class Link:
                 why = error.details() or "no details" if isinstance(error, grpc.aio.AioRpcError) else str(error)
             except TimeoutError:
                 why = f"no connection within {_CONNECT_SECONDS:g} s"
+            except Exception as error:
+                # Whatever it is, it would be there again: better said than waited for.
+                log.exception("deliveries to %s", self.address)
+                self._events.broke(self.address, error)
+                return
             if asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 # A call that fails in the moment of its task's cancellation shows the failure alone.
                 raise asyncio.CancelledError
@@ -81,18 +87,24 @@ class Link:
             await asyncio.sleep(self._backoff.delay(failures, random.random()))
 
     async def _converse(self, call: Any) -> None:
-        """One stream, from its start to its end."""
+        """One stream, from its start to its end, which the reader or the writer may be first to meet."""
         self._events.connected(self.address)
-        writer = asyncio.create_task(self._write(call))
+        tasks = [asyncio.create_task(self._read(call)), asyncio.create_task(self._write(call))]
         try:
-            while isinstance(response := await call.read(), wire.DeliverResponse):
-                self._events.answered(response)
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
         finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             call.cancel()
             self._queue.clear()
             self._events.disconnected(self.address)
+
+    async def _read(self, call: Any) -> None:
+        while isinstance(response := await call.read(), wire.DeliverResponse):
+            self._events.answered(response)
 
     async def _write(self, call: Any) -> None:
         while True:

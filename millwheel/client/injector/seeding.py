@@ -10,7 +10,7 @@ from typing import Final
 from millwheel.client.injector.publication import Published
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.failures import RequestError
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import WatermarkReport, injector_computation
 
@@ -34,12 +34,15 @@ class WatermarkSeed:
         sequencer: int,
         *,
         on_superseded: Callable[[str], None],
+        on_lost: Callable[[str], None],
         on_watermarks: Callable[[Mapping[str, int]], None],
     ) -> None:
+        """``on_superseded``, ``on_lost``: called with what ended the process, or the hearing of watermarks."""
         self.computation = injector_computation(stream)
         self._process = process
         self._sequencer = sequencer
         self._on_superseded = on_superseded
+        self._on_lost = on_lost
         self._on_watermarks = on_watermarks
         self._client = WatermarkClient(address, on_refused=self._refused, refresh=1.0)
         self._values: dict[str, int] = {}
@@ -47,6 +50,7 @@ class WatermarkSeed:
         self._watched: frozenset[str] = frozenset()
         self._watcher: asyncio.Task[None] | None = None
         self._last: Published | None = None
+        self._closed = False
 
     @property
     def together(self) -> int:
@@ -67,6 +71,7 @@ class WatermarkSeed:
 
     async def close(self) -> None:
         """Report and hear nothing more."""
+        self._closed = True
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
@@ -90,7 +95,8 @@ class WatermarkSeed:
                 self._heard.set()
                 self._on_watermarks(values)
         except RequestError as error:
-            log.error("watermarks of %s: %s", ", ".join(sorted(computations)), error)
+            self._on_lost(f"the watermarks of {', '.join(sorted(computations))} are not to be had: {error}")
+            self._heard.set()
 
     def report(self, published: Published) -> None:
         """Report, soon, unless that is what was reported last."""
@@ -110,20 +116,29 @@ class WatermarkSeed:
             )
         )
 
-    async def settle(self, published: Published, patience: float) -> None:
-        """Report, and wait until the authority is seen to know it, plus infinity durably.
+    async def settle(self, published: Published, patience: float) -> int:
+        """Report, and wait until the authority has it in its journal: from then on no restart forgets it.
 
-        TimeoutError after ``patience`` seconds.
+        Returns what the process stands at there, which no broadcast passes while it takes part. TimeoutError after
+        ``patience`` seconds; RequestError: the authority refuses.
         """
         self.report(published)
         delay = _POLL_FIRST
         async with asyncio.timeout(patience):
-            while not await self._knows(published):
+            while (reached := await self._journaled(published, patience)) is None:
+                if self._closed:
+                    raise RequestError(FailureCode.CANCELLED, "the injector was closed")
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _POLL_LAST)
-        if published.watermark == MAX_TIMESTAMP:
-            # Accepting again changes nothing, and is answered when all that came before it is journaled.
-            await self._client.accept(self.computation, self._process, self._sequencer, patience)
+        return reached
+
+    async def _journaled(self, published: Published, patience: float) -> int | None:
+        """What the authority's journal has of the process, once that is ``published`` or more."""
+        if not await self._knows(published):
+            return None
+        # Accepting again changes nothing, and is answered when all that came before it is journaled.
+        reached = await self._client.accept(self.computation, self._process, self._sequencer, patience)
+        return reached if reached >= published.watermark else None
 
     async def _knows(self, published: Published) -> bool:
         try:

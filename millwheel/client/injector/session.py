@@ -93,6 +93,7 @@ class Session:
             process,
             opened.sequencer,
             on_superseded=self._superseded,
+            on_lost=lambda why: self._fail(InjectorError(why)),
             on_watermarks=self._observed,
         )
         try:
@@ -141,15 +142,16 @@ class Session:
     async def admission(self, newest: int) -> None:
         """Wait for the end of idleness, for room, and for the throttle."""
         core = self.core
-        if self.asleep:
-            await self.wake()
-        if core.room() and not core.throttled(newest):
-            return
-        warning = self._loop.call_later(_LONG_THROTTLE, self._say_throttled, newest)
-        try:
-            await self.until(lambda: core.room() > 0 and not core.throttled(newest))
-        finally:
-            warning.cancel()
+        # Whoever waits for room is overtaken by others, who may have the process idle meanwhile.
+        while self.asleep or not core.room() or core.throttled(newest):
+            if self.asleep:
+                await self.wake()
+                continue
+            warning = self._loop.call_later(_LONG_THROTTLE, self._say_throttled, newest)
+            try:
+                await self.until(lambda: core.room() > 0 and not core.throttled(newest))
+            finally:
+                warning.cancel()
 
     def _say_throttled(self, newest: int) -> None:
         core = self.core
@@ -166,28 +168,44 @@ class Session:
         Nothing may be sent before the authority knows: else the minimum could pass what is sent.
         """
         async with self._waking:
-            if self.core.publication.idling and self._seed is not None:
-                self.core.publication.wake()
-                await self.settle()
-                self.core.publication.raise_to(self._seed.together)
+            if not self.core.publication.idling:
+                return
+            self.core.publication.wake()
+            try:
+                reached = await self.settle()
+            except BaseException:
+                # Failed or cancelled: for all that is known here the minimum still leaves this process out.
+                self.core.publication.idle()
+                raise
+            self.core.publication.raise_to(reached)
 
     def publish(self) -> None:
         """Report the watermark as it is now, if it is news."""
         if self._seed is not None:
             self._seed.report(self.core.published())
 
-    async def settle(self) -> None:
-        """Have the authority know what is published now; InjectorError if it does not answer."""
-        if self._seed is None or self.core.failed is not None:
-            return
+    async def settle(self) -> int:
+        """Have the authority know for good what is published now, and return what the process stands at there.
+
+        InjectorError if it does not answer. One that sends on another's behalf publishes nothing.
+        """
+        core = self.core
+        if self._seed is None:
+            return core.publication.value
+        if core.failed is not None:
+            raise core.failed
         try:
-            await self._seed.settle(self.core.published(), self._patience)
-        except TimeoutError as error:
-            if self.core.failed is not None:
-                raise self.core.failed from error
+            return await self._seed.settle(core.published(), self._patience)
+        except AcceptRefusedError as error:
+            raise InjectorSupersededError(core.stream, core.process, error.message) from error
+        except (TimeoutError, RequestError) as error:
+            if core.failed is not None:
+                raise core.failed from error
+            if not self.is_open:
+                raise InjectorClosedError(f"the injector of stream {core.stream!r} was closed") from error
             raise InjectorError(
-                f"the low watermark authority did not confirm the watermark of process {self.core.process!r} of "
-                f"stream {self.core.stream!r} within {self._patience:g} s"
+                f"the low watermark authority did not confirm the watermark of process {core.process!r} of "
+                f"stream {core.stream!r} within {self._patience:g} s"
             ) from error
 
     async def until(self, done: Callable[[], bool], patience: float | None = None, what: str = "") -> None:
@@ -216,6 +234,10 @@ class Session:
     def disconnected(self, address: str) -> None:
         """A link broke."""
         self.core.disconnected(address)
+
+    def broke(self, address: str, error: Exception) -> None:
+        """A link met with what it cannot mend by connecting again: nothing more goes to ``address``."""
+        self._fail(InjectorError(f"deliveries to {address} have stopped by an internal error: {error!r}"))
 
     def answered(self, response: wire.DeliverResponse) -> None:
         """A worker answered."""
@@ -253,10 +275,22 @@ class Session:
                     self._seed.follow(name for name, consumer in routing.consumers.items() if not consumer.log)
             self._fail(InjectorError(f"the master ended the routing of stream {stream!r}"))
         except RequestError as error:
+<<<<<<< millwheel/client/injector/session.py
+            self._fail(
+                InjectorError(
+                    f"the routing of stream {stream!r} is lost: {error}; what is not ACKed is unsure: send it again "
+                    "from a new injector, under the ids that it has"
+                )
+            )
+        except Exception as error:
+            log.exception("routing of stream %r", stream)
+            self._fail(InjectorError(f"the routing of stream {stream!r} was not understood: {error!r}"))
+=======
             if error.code in RETRYABLE and self.core.routing is not None:
                 return True
             self._fail(InjectorError(f"the routing of stream {stream!r} is lost: {error}"))
         return False
+>>>>>>> /tmp/w/land.new
 
     def _fail(self, error: InjectorError) -> None:
         self.core.failed = self.core.failed or error

@@ -20,7 +20,15 @@ from typing import Any, Final
 from millwheel.client.control import DEFAULT_ADDRESS
 from millwheel.client.injector.buffer import SendBuffer
 from millwheel.client.injector.encoding import GivenKeys, RecordEncoder
-from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, UserId, drawn_scope, partition_scope
+from millwheel.client.injector.ids import (
+    IdHasher,
+    IdKind,
+    IdScope,
+    UserId,
+    checked_position,
+    drawn_scope,
+    partition_scope,
+)
 from millwheel.client.injector.messages import Columns, Limits
 from millwheel.client.injector.session import Session
 from millwheel.core.time import Timestamp
@@ -38,8 +46,8 @@ _OPAQUE: Final = IdScope(IdKind.OPAQUE)
 
 @dataclass(frozen=True, slots=True)
 class InjectorSettings:
-    """``patience``: seconds to wait for a cluster that cannot be reached, in opening and finishing. Once it is open, an
-    injector waits for workers without end."""
+    """``patience``: seconds to wait for a master or an authority that cannot be reached, in opening, in finishing, and
+    at any time between: a master that is away for longer ends the injector. It waits for workers without end."""
 
     patience: float = 30.0
     limits: Limits = field(default_factory=Limits)
@@ -156,7 +164,7 @@ class Injector:
         """
         self._session.check()
         ids = None if id is None else (id,)
-        positions = None if position is None else (position,)
+        positions = None if position is None else (checked_position(position),)
         scope = self._scope(ids, positions, partition, None)
         if self._fits(scope, timestamp):
             call = _Call((value,), (timestamp,), ids, positions, scope, None, False)
@@ -178,7 +186,8 @@ class Injector:
     def _fits(self, scope: IdScope | None, timestamp: int) -> bool:
         """Whether a record may be gathered with those before it, without waiting for anything."""
         core, buffer = self._session.core, self._buffer
-        if buffer and (len(buffer) >= _CHUNK or buffer.scope != (scope or self._drawn_scope())):
+        full = len(buffer) >= _CHUNK or buffer.size >= _CHUNK_BYTES
+        if buffer and (full or buffer.scope != (scope or self._drawn_scope())):
             self._drain()
         return core.room() > len(buffer) and not self._session.asleep and not core.throttled(timestamp)
 
@@ -358,11 +367,15 @@ class Injector:
         await self._session.until(lambda: self._session.core.flushed(target))
 
     async def finish(self) -> None:
-        """The end of this process's part of the stream: waits for the ACKs, then publishes plus infinity. Final."""
-        self._session.check()
+        """The end of this process's part of the stream: waits for the ACKs, then publishes plus infinity. Final.
+
+        Nothing is taken any more from the call on. If it fails or is cancelled, call it again.
+        """
         self._check_publishes()
-        self._drain()
-        self._session.core.publication.finish()
+        if not self._session.core.publication.finishing:
+            self._session.check()
+            self._drain()
+            self._session.core.publication.finish()
         await self.flush()
         await self._session.settle()
 
