@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 
 from millwheel.rpc.errors import abort
 from millwheel.rpc.failures import FailureCode, RequestError
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "Interceptor"]
+
+# The type has arguments for type checkers alone.
+if TYPE_CHECKING:
+    Interceptor: TypeAlias = grpc.aio.ServerInterceptor[Any, Any]
+else:
+    Interceptor = grpc.aio.ServerInterceptor
 
 _ALWAYS: Final = ("/grpc.health.v1.", "/grpc.reflection.")
 
 
-class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class Gate(Interceptor):
     """Lets nothing but health and reflection through until it is open."""
 
     def __init__(self) -> None:
@@ -32,12 +38,11 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if self.is_open or handler_call_details.method.startswith(_ALWAYS):
             return await continuation(handler_call_details)
 
-        async def refuse(_: AsyncIterator[Any], context: Any) -> AsyncIterator[bytes]:
+        async def refuse(_: AsyncIterator[Any], context: Any) -> None:
             await abort(context, self._refusal())
-            yield b""
 
         # A stream takes any call's messages, and needs none of them.
-        return grpc.stream_stream_rpc_method_handler(refuse)  # type: ignore[arg-type]
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _refusal(self) -> RequestError:
         return RequestError(

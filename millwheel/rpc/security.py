@@ -64,9 +64,8 @@ def client_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
     """For a server, which reads the files again when they change; if they are then wrong, the old ones go on."""
     certificates = _Certificates(files)
-    return grpc.dynamic_ssl_server_credentials(
-        certificates.read(), certificates.fetch, require_client_authentication=True
-    )
+    fetch = certificates.fetch
+    return grpc.dynamic_ssl_server_credentials(certificates.read(), fetch, require_client_authentication=True)  # type: ignore[arg-type]  # the stubs forget that None says: as before
 
 
 class _Certificates:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -36,7 +36,7 @@ SERVER_OPTIONS: Final[Sequence[tuple[str, int]]] = (
 )
 
 
-def create_server(interceptors: Sequence[grpc.aio.ServerInterceptor] = ()) -> grpc.aio.Server:
+def create_server(interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = ()) -> grpc.aio.Server:
     """A server with MillWheel's limits; add services, then :func:`bind` it."""
     return grpc.aio.server(options=list(SERVER_OPTIONS), interceptors=interceptors)
 

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -126,7 +127,8 @@ async def test_a_server_says_what_it_waits_for_until_its_role_is_there() -> None
     try:
         assert await ask(address) == health_pb2.HealthCheckResponse.NOT_SERVING
         gate.waits_for = "it waits for the store"
-        async with open_channel(address) as channel:
+        async with open_channel(address) as typed:
+            channel: Any = typed
             unary = channel.unary_unary("/millwheel.v1.TopologyService/ListTopologies")(b"", timeout=5)
             stream = channel.unary_stream("/millwheel.v1.RoutingService/WatchRouting")(b"", timeout=5)
             for answer in (unary, stream.read()):
@@ -137,7 +139,8 @@ async def test_a_server_says_what_it_waits_for_until_its_role_is_there() -> None
         gate.is_open = True
         await set_health(health, services, True)
         assert await ask(address) == SERVING
-        async with open_channel(address) as channel:
+        async with open_channel(address) as typed:
+            channel = typed
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await channel.unary_unary("/millwheel.v1.TopologyService/ListTopologies")(b"", timeout=5)
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
