@@ -275,7 +275,8 @@ class Session:
                     self._seed.follow(name for name, consumer in routing.consumers.items() if not consumer.log)
             self._fail(InjectorError(f"the master ended the routing of stream {stream!r}"))
         except RequestError as error:
-<<<<<<< millwheel/client/injector/session.py
+            if error.code in RETRYABLE and self.core.routing is not None:
+                return True
             self._fail(
                 InjectorError(
                     f"the routing of stream {stream!r} is lost: {error}; what is not ACKed is unsure: send it again "
@@ -285,12 +286,7 @@ class Session:
         except Exception as error:
             log.exception("routing of stream %r", stream)
             self._fail(InjectorError(f"the routing of stream {stream!r} was not understood: {error!r}"))
-=======
-            if error.code in RETRYABLE and self.core.routing is not None:
-                return True
-            self._fail(InjectorError(f"the routing of stream {stream!r} is lost: {error}"))
         return False
->>>>>>> /tmp/w/land.new
 
     def _fail(self, error: InjectorError) -> None:
         self.core.failed = self.core.failed or error
