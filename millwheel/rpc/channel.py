@@ -12,7 +12,7 @@ import grpc
 
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.security import client_credentials, process_tls
-from millwheel.rpc.server import MAX_MESSAGE_BYTES
+from millwheel.rpc.server import MAX_MESSAGE_BYTES, MAX_METADATA_BYTES
 
 __all__ = ["CHANNEL_OPTIONS", "DEFAULT_DEADLINE", "RETRYABLE", "Backoff", "open_channel", "retrying"]
 
@@ -25,6 +25,8 @@ RETRYABLE: Final = frozenset({FailureCode.UNAVAILABLE, FailureCode.ABORTED})
 CHANNEL_OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # Failures travel as metadata; by default a list of some fifty problems would be dropped on its way.
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NoReturn, TypeVar, cast
 
@@ -25,21 +25,42 @@ _DOMAIN: Final = "millwheel.v1"
 _REMEDY: Final = "remedy"
 _LEADER: Final = "leader"
 
+_LONGEST_TEXT: Final = 4_000
+"""Characters of one message, remedy or problem."""
+_MOST_PROBLEM_BYTES: Final = 512 << 10
+"""Half of what a client takes as metadata."""
+
 Answer = TypeVar("Answer")
 
 
 def to_status(error: RequestError) -> status_pb2.Status:
-    """The status with details that carries ``error``."""
-    metadata = {name: value for name, value in ((_REMEDY, error.remedy), (_LEADER, error.leader)) if value}
+    """The status with details that carries ``error``, cut to what every client of ours takes."""
+    metadata = {name: _cut(value) for name, value in ((_REMEDY, error.remedy), (_LEADER, error.leader)) if value}
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN, metadata=metadata)
-    status = status_pb2.Status(code=error.code.value, message=error.message)
+    status = status_pb2.Status(code=error.code.value, message=_cut(error.message))
     status.details.append(_packed(info))
     if error.problems:
         bad = error_details_pb2.BadRequest()
-        for problem in error.problems:
+        for problem in _most(error.problems):
             bad.field_violations.add(field=problem.where, description=problem.message)
         status.details.append(_packed(bad))
     return status
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… ({len(text):,} characters in all)"
+
+
+def _most(problems: Sequence[Problem]) -> Iterator[Problem]:
+    """As many problems as there is room for, and how many more there are."""
+    room = _MOST_PROBLEM_BYTES
+    for number, problem in enumerate(problems):
+        shown = Problem(_cut(problem.where), _cut(problem.message))
+        room -= len(shown.where.encode()) + len(shown.message.encode())
+        if room < 0:
+            yield Problem("…", f"{len(problems) - number:,} more problems")
+            return
+        yield shown
 
 
 def _packed(message: error_details_pb2.ErrorInfo | error_details_pb2.BadRequest) -> any_pb2.Any:

@@ -15,13 +15,25 @@ from grpc_reflection.v1alpha import reflection
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.security import TlsFiles, server_credentials
 
-__all__ = ["LOOPBACK", "MAX_MESSAGE_BYTES", "SERVER_OPTIONS", "add_health", "bind", "create_server", "set_health"]
+__all__ = [
+    "LOOPBACK",
+    "MAX_MESSAGE_BYTES",
+    "MAX_METADATA_BYTES",
+    "SERVER_OPTIONS",
+    "add_health",
+    "bind",
+    "create_server",
+    "set_health",
+]
 
 LOOPBACK: Final = "127.0.0.1"
 """Where servers listen unless they are told otherwise: MillWheel has nothing to say to strangers by default."""
 
 MAX_MESSAGE_BYTES: Final = 64 << 20
 """The largest message either side takes, in bytes."""
+
+MAX_METADATA_BYTES: Final = 1 << 20
+"""The most metadata that a client takes with a response, in bytes: what is wrong, when a call fails."""
 
 SERVER_OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

@@ -63,6 +63,17 @@ async def test_everything_arrives() -> None:
     assert str(RequestError(FailureCode.ABORTED, "no", "do so")) == "no: do so"
 
 
+async def test_a_long_list_of_problems_arrives_whole_and_what_has_no_end_is_cut() -> None:
+    many = [Problem(f"computation {number}", "x" * 150) for number in range(1_000)]
+    got = await told(RequestError(FailureCode.INVALID_ARGUMENT, "many", problems=many))
+    assert list(got.problems) == many
+    endless = [Problem("é" * 20_000, "é" * 20_000)] * 1_000
+    got = await told(RequestError(FailureCode.INVALID_ARGUMENT, "many", problems=endless))
+    assert got.code is FailureCode.INVALID_ARGUMENT
+    assert got.problems[0].where.endswith("… (20,000 characters in all)")
+    assert got.problems[-1] == Problem("…", f"{1_000 - len(got.problems) + 1:,} more problems")
+
+
 async def test_a_store_that_fails_is_told_as_unavailable_and_a_fault_as_internal() -> None:
     assert (await told(StoreUnavailableError("gone"))).code is FailureCode.UNAVAILABLE
     got = await told(KeyError("k"))
