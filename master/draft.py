@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from google.protobuf.message import Message
 
 from millwheel.coordination.contract import Compare, Put
 from millwheel.core import catalog_keys as keys
 from millwheel.core.catalog import Catalog
-from millwheel.core.interval_table import IntervalTable
+from millwheel.core.interval_chunks import MOST_BYTES, Chunk, MapEdit
 from millwheel.master.messages import Answer
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-__all__ = ["Draft", "Plan"]
+__all__ = ["MOST_OPERATIONS", "MOST_TRANSACTION_BYTES", "Draft", "Plan"]
+
+MOST_OPERATIONS: Final = 128
+MOST_TRANSACTION_BYTES: Final = 1 << 20
+"""What a transaction stays below: etcd takes 128 compares or changes, and 1.5 MiB, unless it is told otherwise."""
+
+_SPARE: Final = 8
+"""Operations kept for the leadership, the counter and a worker's registration, and for a chunk that is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,9 @@ class Draft:
         self._compares: dict[str, Compare] = {}
         self._puts: dict[str, Put] = {}
         self._deletes: dict[str, None] = {}
-        self._journals: list[str] = []
+        self._journals: dict[str, None] = {}
+        self._edits: dict[str, MapEdit] = {}
+        self._chunks: dict[str, dict[str, Chunk]] = {}
 
     def draw(self) -> int:
         """The next number: larger than every number drawn before, by whomever."""
@@ -74,18 +84,74 @@ class Draft:
         self._deletes[key] = None
 
     def put_map(self, incarnation: str, record: catalog.IntervalMapRecord) -> None:
-        """Write an interval map. CoverageError unless it covers every key once; ValueError if a sequencer
-        would go back, or an interval change hands under the sequencer that it had."""
-        IntervalTable(incarnation, record)
-        old = self._known.interval_map(incarnation)
-        before = {interval.journal: interval for interval in (old.intervals if old else ())}
-        for interval in record.intervals:
-            was = before.get(interval.journal)
+        """Write a whole interval map, new or changed; of one that changed, only the chunks that did.
+
+        CoverageError unless it covers every key once; ValueError if a sequencer would go back, or an interval
+        changes hands under the sequencer that it had, or other keys under its journal.
+        """
+        edit = self._edit(incarnation)
+        self._follow_on(incarnation, record.intervals)
+        edit.replace_all(record.intervals)
+        self._write(incarnation, edit, (record.computation, record.topology))
+
+    def put_intervals(self, incarnation: str, intervals: Sequence[catalog.IntervalRecord]) -> bool:
+        """Put neighbouring intervals in place of those that have the same keys together; whether that changes
+        anything. What it costs does not grow with the map. CoverageError, ValueError: as :meth:`put_map`."""
+        edit = self._edit(incarnation)
+        self._follow_on(incarnation, intervals)
+        if not edit.replace(intervals):
+            return False
+        self._write(incarnation, edit, self._known.tables[incarnation].origin)
+        return True
+
+    def _edit(self, incarnation: str) -> MapEdit:
+        if incarnation not in self._edits:
+            table = self._known.tables.get(incarnation)
+            self._edits[incarnation] = MapEdit(incarnation, table.chunks if table is not None else ())
+        return self._edits[incarnation]
+
+    def _follow_on(self, incarnation: str, intervals: Iterable[catalog.IntervalRecord]) -> None:
+        """Each interval may follow what the catalog has under its journal; a new one's journal is to be created.
+
+        The journal of a split's or a merge's child is created by whoever opens it, where its parents' journals end.
+        """
+        table = self._known.tables.get(incarnation)
+        for interval in intervals:
+            was = table.of_journal(interval.journal) if table is not None else None
             if was is None:
-                self._journals.append(interval.journal)
+                if not interval.parents:
+                    self._journals[interval.journal] = None
+            elif was.keys != interval.keys:
+                raise ValueError(f"journal {interval.journal}: other keys need another journal")
             elif not _may_follow(was, interval):
                 raise ValueError(f"journal {interval.journal}: a new owner needs a sequencer above {was.sequencer}")
-        self.put(keys.interval_map_key(incarnation), record)
+
+    def _write(self, incarnation: str, edit: MapEdit, origin: tuple[str, str]) -> None:
+        """Put and delete exactly what differs from the catalog, whatever earlier edits in this draft had written."""
+        chunks, numbers = edit.changes()
+        written = {keys.chunk_key(incarnation, chunk.number): chunk for chunk in chunks}
+        deleted = {keys.chunk_key(incarnation, number) for number in numbers}
+        for key in self._chunks.get(incarnation, {}).keys() - written.keys():
+            del self._puts[key]
+        for key in [key for key in self._deletes if key.startswith(keys.chunks_prefix(incarnation))]:
+            del self._deletes[key]
+        for key in sorted(deleted):
+            self.delete(key)
+        before = self._chunks.get(incarnation, {})
+        for key, chunk in written.items():
+            if before.get(key) is not chunk:
+                computation, topology = origin
+                record = catalog.IntervalMapRecord(computation=computation, topology=topology)
+                record.intervals.extend(chunk.intervals)
+                self.put(key, record)
+        self._chunks[incarnation] = written
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more chunk might make the transaction larger than a coordinator takes it."""
+        operations = max(len(self._compares), len(self._puts) + len(self._deletes))
+        size = sum(len(put.key) + len(put.value) for put in self._puts.values())
+        return operations >= MOST_OPERATIONS - _SPARE or size >= MOST_TRANSACTION_BYTES - MOST_BYTES
 
     @property
     def empty(self) -> bool:

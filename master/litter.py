@@ -53,14 +53,26 @@ def forget_cancelled(known: Catalog, before: Timestamp) -> Plan:
 
 
 def collect_litter(known: Catalog, most: int) -> Plan:
-    """Drop journals and state of up to ``most`` incarnations that nothing refers to, then their maps."""
+    """Drop journals and state of incarnations that nothing refers to, then up to ``most`` chunks of their maps.
+
+    State goes with the last of an incarnation's chunks: as long as one is there, it is known what is left to be done.
+    """
     referred = {log.incarnation for log in known.logs.values()}
     for _, record in known.live_topologies():
         referred.update(record.incarnations.values())
-    litter = sorted(set(known.tables) - referred)[:most]
+    litter = sorted(set(known.tables) - referred)
     draft = Draft(known)
-    journals = []
+    journals: dict[str, None] = {}
+    computations = []
     for incarnation in litter:
-        draft.delete(keys.interval_map_key(incarnation))
-        journals += [interval.journal for interval in known.tables[incarnation].record.intervals]
-    return draft.plan(drop_journals=tuple(journals), drop_computations=tuple(litter))
+        chunks = known.tables[incarnation].chunks
+        for chunk in chunks[:most]:
+            draft.delete(keys.chunk_key(incarnation, chunk.number))
+            for interval in chunk.intervals:
+                journals.update(dict.fromkeys([interval.journal, *(parent.journal for parent in interval.parents)]))
+        if len(chunks) <= most:
+            computations.append(incarnation)
+        most -= len(chunks)
+        if most <= 0:
+            break
+    return draft.plan(drop_journals=tuple(journals), drop_computations=tuple(computations))

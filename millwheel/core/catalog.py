@@ -110,6 +110,8 @@ class Catalog:
         self.injectors: dict[tuple[str, str], catalog.InjectorRecord] = {}
         self.batches: dict[str, int] = {}
         self.drawn = 0
+        # Chunks of interval maps that changed in the revisions being taken in: a map is whole only after all of them.
+        self._chunks: dict[str, dict[int, catalog.IntervalMapRecord | None]] = {}
         self._created: dict[str, int] = {}
         self._modified: dict[str, int] = {}
 
@@ -123,6 +125,7 @@ class Catalog:
             self._created[entry.key] = entry.created
             self._modified[entry.key] = entry.modified
             self._put(entry.key, entry.value)
+        self._settle_maps()
         self.revision = self._listed = snapshot.revision
 
     def apply(self, changes: Iterable[Change]) -> bool:
@@ -141,7 +144,16 @@ class Catalog:
                 self._created.setdefault(change.key, change.revision)
                 self._modified[change.key] = change.revision
                 self._put(change.key, change.value)
+        self._settle_maps()
         return new
+
+    def _settle_maps(self) -> None:
+        changed, self._chunks = self._chunks, {}
+        for incarnation, chunks in changed.items():
+            table = self.tables.setdefault(incarnation, IntervalTable(incarnation))
+            table.update(chunks)
+            if not table:
+                del self.tables[incarnation]
 
     def modified(self, key: str) -> int:
         """The revision that last changed ``key``, for a transaction's compare; 0 where there is no such key."""
@@ -153,7 +165,7 @@ class Catalog:
         if kind == keys.TOPOLOGIES:
             self.topologies[names[0]] = catalog.TopologyRecord.FromString(value)
         elif kind == keys.INTERVALS:
-            self.tables[names[0]] = IntervalTable(names[0], catalog.IntervalMapRecord.FromString(value))
+            self._chunks.setdefault(names[0], {})[int(names[1])] = catalog.IntervalMapRecord.FromString(value)
         elif kind == keys.LOGS:
             self.logs[names[0]] = catalog.StreamLogRecord.FromString(value)
         elif kind == keys.WORKERS:
@@ -173,7 +185,7 @@ class Catalog:
         if kind == keys.TOPOLOGIES:
             self.topologies.pop(names[0], None)
         elif kind == keys.INTERVALS:
-            self.tables.pop(names[0], None)
+            self._chunks.setdefault(names[0], {})[int(names[1])] = None
         elif kind == keys.LOGS:
             self.logs.pop(names[0], None)
         elif kind == keys.WORKERS:
@@ -265,7 +277,10 @@ class Catalog:
     # Intervals: who owns what.
 
     def interval_map(self, incarnation: str) -> catalog.IntervalMapRecord | None:
-        """The interval map of an incarnation, or None if there is none (any more)."""
+        """The whole interval map of an incarnation, or None if there is none (any more).
+
+        It costs what the map's size is; who needs only some intervals asks :attr:`tables`.
+        """
         table = self.tables.get(incarnation)
         return None if table is None else table.record
 
@@ -279,15 +294,14 @@ class Catalog:
         record, only those assigned under that registration and not to one that has lapsed."""
         found = []
         for incarnation, table in self.tables.items():
-            for interval in table.record.intervals:
-                same = registration is None or interval.owner_revision == registration
-                if interval.owner.worker_id == worker_id and same:
-                    found.append(OwnedInterval(incarnation, interval))
+            for (owner, revision), intervals in table.owned.items():
+                if owner == worker_id and registration in (None, revision):
+                    found += [OwnedInterval(incarnation, interval) for interval in intervals.values()]
         return found
 
     def journal_lives(self, journal: str) -> bool:
         """Whether an interval of the catalog still writes to, or stems from, ``journal``."""
-        return any(interval.journal == journal for table in self.tables.values() for interval in table.record.intervals)
+        return any(table.home(journal) is not None for table in self.tables.values())
 
     def registration(self, worker_id: str) -> int:
         """The revision that created a worker's record; 0 if the worker is not registered."""

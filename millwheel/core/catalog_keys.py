@@ -20,8 +20,9 @@ __all__ = [
     "WORKERS",
     "authority_key",
     "batch_key",
+    "chunk_key",
+    "chunks_prefix",
     "injector_key",
-    "interval_map_key",
     "log_key",
     "split_key",
     "topology_key",
@@ -46,9 +47,14 @@ def topology_key(name: str) -> str:
     return TOPOLOGIES + quote(name, safe="")
 
 
-def interval_map_key(incarnation: str) -> str:
-    """The key of an incarnation's IntervalMapRecord."""
-    return INTERVALS + quote(incarnation, safe="")
+def chunks_prefix(incarnation: str) -> str:
+    """What the keys of all chunks of an incarnation's interval map begin with."""
+    return f"{INTERVALS}{quote(incarnation, safe='')}/"
+
+
+def chunk_key(incarnation: str, number: int) -> str:
+    """The key of one chunk of an incarnation's interval map: an IntervalMapRecord with a run of neighbours."""
+    return f"{chunks_prefix(incarnation)}{number}"
 
 
 def log_key(stream: str) -> str:

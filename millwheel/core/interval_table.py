@@ -3,50 +3,34 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
+from millwheel.core.interval_chunks import (
+    Chunk,
+    CoverageError,
+    MapEdit,
+    check_coverage,
+    interval_from_proto,
+    interval_to_proto,
+)
 from millwheel.core.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
-from millwheel.rpc.v1 import common_pb2 as common
 
 __all__ = [
     "CoverageError",
     "IntervalTable",
+    "Owner",
     "check_coverage",
     "initial_intervals",
     "interval_from_proto",
     "interval_to_proto",
 ]
 
+Owner: TypeAlias = tuple[str, int]
+"""A worker's id, and the revision that created the registration under which it was given an interval. ("", 0): none."""
+
 _FIRST_PRINTABLE, _LAST_PRINTABLE = 0x20, 0x7E
-
-
-class CoverageError(ValueError):
-    """The intervals of an interval map do not cover every key exactly once."""
-
-
-def interval_from_proto(message: common.KeyInterval) -> KeyInterval:
-    """The interval that a message stands for; ValueError if it is empty."""
-    return KeyInterval(message.start, message.end if message.HasField("end") else None)
-
-
-def interval_to_proto(interval: KeyInterval) -> common.KeyInterval:
-    """The message of an interval; an open end is an absent field."""
-    return common.KeyInterval(start=interval.start, end=interval.end)
-
-
-def check_coverage(name: str, intervals: Sequence[KeyInterval]) -> None:
-    """The one statement of G11: in the order given, the intervals cover every key exactly once."""
-    if not intervals:
-        raise CoverageError(f"interval map {name}: no intervals at all")
-    if intervals[0].start != b"":
-        raise CoverageError(f"interval map {name}: keys below {intervals[0].start!r} belong to no interval")
-    for left, right in pairwise(intervals):
-        if left.end != right.start:
-            raise CoverageError(f"interval map {name}: {left} and {right} overlap or leave a gap")
-    if intervals[-1].end is not None:
-        raise CoverageError(f"interval map {name}: keys from {intervals[-1].end!r} on belong to no interval")
 
 
 def initial_intervals(count: int, split_points: Iterable[bytes] = ()) -> list[KeyInterval]:
@@ -75,20 +59,142 @@ def _spread(count: int) -> list[bytes]:
 
 
 class IntervalTable:
-    """An interval map made ready for look-ups; CoverageError if the record breaks G11."""
+    """An interval map made ready for look-ups: by key, by journal, by owner.
 
-    __slots__ = ("_starts", "intervals", "record")
+    Taking in a changed chunk costs what the chunk costs, whatever the map's size. A map that nothing refers to any more
+    is deleted chunk by chunk, and then leaves keys uncovered; no two intervals ever share one.
+    """
 
-    def __init__(self, name: str, record: catalog.IntervalMapRecord) -> None:
-        self.record = record
-        self.intervals = tuple(interval_from_proto(interval.keys) for interval in record.intervals)
-        check_coverage(name, self.intervals)
-        self._starts = [interval.start for interval in self.intervals]
+    __slots__ = ("_by_number", "_chunks", "_journals", "_owned", "_parents", "_record", "_starts", "name", "origin")
 
-    def index_of(self, key: bytes) -> int:
-        """The position of the interval that holds ``key``: there is exactly one."""
-        return bisect_right(self._starts, key) - 1
+    def __init__(self, name: str, record: catalog.IntervalMapRecord | None = None) -> None:
+        """``record``: a whole map; CoverageError if it breaks G11. None: chunks follow by ``update``."""
+        self.name = name
+        self.origin = ("", "")
+        """The computation's name and its topology's; both empty for a log."""
+        self._by_number: dict[int, Chunk] = {}
+        self._chunks: list[Chunk] | None = []
+        self._starts: list[bytes] = []
+        self._record: catalog.IntervalMapRecord | None = None
+        self._journals: dict[str, catalog.IntervalRecord] = {}
+        self._parents: dict[str, set[int]] = {}
+        self._owned: dict[Owner, dict[str, catalog.IntervalRecord]] = {}
+        if record is not None:
+            edit = MapEdit(name, ())
+            edit.replace_all(record.intervals)
+            head = catalog.IntervalMapRecord(computation=record.computation, topology=record.topology)
+            self._take(head, edit.changes()[0])
 
-    def locate(self, key: bytes) -> catalog.IntervalRecord:
-        """The interval that holds ``key``."""
-        return self.record.intervals[self.index_of(key)]
+    # What the coordinator says.
+
+    def update(self, chunks: Mapping[int, catalog.IntervalMapRecord | None]) -> None:
+        """Follow one revision: these chunks are now as given; None: deleted."""
+        for number in chunks:
+            self._drop(number)
+        for number, record in chunks.items():
+            if record is not None:
+                self._take(record, [Chunk(self.name, number, record.intervals)])
+
+    def _drop(self, number: int) -> None:
+        chunk = self._by_number.pop(number, None)
+        if chunk is None:
+            return
+        self._chunks = self._record = None
+        for interval in chunk.intervals:
+            del self._journals[interval.journal]
+            owned = self._owned[_owner_of(interval)]
+            del owned[interval.journal]
+            if not owned:
+                del self._owned[_owner_of(interval)]
+            for parent in interval.parents:
+                # Both children of a split may stand in this chunk: the second finds nothing left to be done.
+                homes = self._parents.get(parent.journal, set())
+                homes.discard(number)
+                if not homes:
+                    self._parents.pop(parent.journal, None)
+
+    def _take(self, head: catalog.IntervalMapRecord, chunks: Iterable[Chunk]) -> None:
+        self.origin = (head.computation, head.topology)
+        for chunk in chunks:
+            self._chunks = self._record = None
+            self._by_number[chunk.number] = chunk
+            for interval in chunk.intervals:
+                self._journals[interval.journal] = interval
+                self._owned.setdefault(_owner_of(interval), {})[interval.journal] = interval
+                for parent in interval.parents:
+                    self._parents.setdefault(parent.journal, set()).add(chunk.number)
+
+    # Looking.
+
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        """In the order of their keys. CoverageError if two of them share a key."""
+        if self._chunks is None:
+            self._chunks = sorted(self._by_number.values(), key=lambda chunk: chunk.start)
+            self._starts = [chunk.start for chunk in self._chunks]
+            for index in range(1, len(self._chunks)):
+                end = self._chunks[index - 1].end
+                if end is None or end > self._starts[index]:
+                    told = f"chunks {self._chunks[index - 1].number} and {self._chunks[index].number} overlap"
+                    raise CoverageError(f"interval map {self.name}: {told}")
+        return self._chunks
+
+    @property
+    def record(self) -> catalog.IntervalMapRecord:
+        """The whole map in one message: put together anew, interval by interval, after each change."""
+        if self._record is None:
+            computation, topology = self.origin
+            self._record = catalog.IntervalMapRecord(computation=computation, topology=topology, intervals=self)
+        return self._record
+
+    @property
+    def intervals(self) -> tuple[KeyInterval, ...]:
+        """The keys of all intervals, in their order."""
+        return tuple(interval_from_proto(interval.keys) for interval in self)
+
+    def __iter__(self) -> Iterator[catalog.IntervalRecord]:
+        """All intervals, in the order of their keys."""
+        for chunk in self.chunks:
+            yield from chunk.intervals
+
+    def __len__(self) -> int:
+        """The number of intervals."""
+        return len(self._journals)
+
+    def chunk_of(self, key: bytes) -> Chunk | None:
+        """The chunk that holds ``key``, or None."""
+        chunks = self.chunks
+        index = bisect_right(self._starts, key) - 1
+        if index < 0 or not (chunks[index].end is None or key < chunks[index].end):  # type: ignore[operator]
+            return None
+        return chunks[index]
+
+    def locate(self, key: bytes) -> catalog.IntervalRecord | None:
+        """The interval that holds ``key``: there is exactly one while anything refers to the map."""
+        chunk = self.chunk_of(key)
+        return None if chunk is None else chunk.locate(key)
+
+    def of_journal(self, journal: str) -> catalog.IntervalRecord | None:
+        """The interval that writes to ``journal``, or None."""
+        return self._journals.get(journal)
+
+    def home(self, journal: str) -> int | None:
+        """The number of a chunk with an interval that writes to ``journal`` or stems from it; None if there is none."""
+        interval = self._journals.get(journal)
+        chunk = None if interval is None else self.chunk_of(interval.keys.start)
+        if chunk is not None:
+            return chunk.number
+        return min(self._parents.get(journal, ()), default=None)
+
+    @property
+    def owned(self) -> Mapping[Owner, Mapping[str, catalog.IntervalRecord]]:
+        """By owner, intervals by journal."""
+        return self._owned
+
+    def addresses(self) -> set[str]:
+        """Where owners are reached; an interval without one contributes the empty address."""
+        return {next(iter(intervals.values())).owner.address for intervals in self._owned.values()}
+
+
+def _owner_of(interval: catalog.IntervalRecord) -> Owner:
+    return interval.owner.worker_id, interval.owner_revision

@@ -15,10 +15,8 @@ import grpc
 
 from millwheel.coordination.contract import Coordinator
 from millwheel.core.catalog import Catalog, OwnedInterval
-from millwheel.core.catalog_keys import interval_map_key
 from millwheel.core.keys import KeyInterval
 from millwheel.rpc.channel import open_channel
-from millwheel.rpc.v1 import catalog_pb2 as catalog_pb2
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
 from millwheel.rpc.v1.inspection_pb2_grpc import add_InspectionServiceServicer_to_server
 from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServicer_to_server
@@ -31,6 +29,7 @@ from millwheel.worker.shell.delivery_service import DeliveryService
 from millwheel.worker.shell.follower import follow
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.inspection import InspectionService
+from millwheel.worker.shell.lineage import journal_lives
 from millwheel.worker.shell.log_service import LogService
 from millwheel.worker.shell.mending import Mending
 from millwheel.worker.shell.peers import PeerConnection
@@ -195,8 +194,9 @@ class Worker:
         for hosted in list(self.hosted.values()):  # a copy: metrics are scraped by another thread
             core = hosted.built.core
             if isinstance(core, IntervalCore):
-                record = self.catalog.interval_map(hosted.owned.incarnation)
-                yield record.topology if record else "", record.computation if record else "", core
+                table = self.catalog.tables.get(hosted.owned.incarnation)
+                name, topology = table.origin if table is not None else ("", "")
+                yield topology, name, core
 
     async def _drop_all(self) -> None:
         for journal in list(self.hosted):
@@ -259,7 +259,7 @@ class Worker:
 
     async def _close_peers(self) -> None:
         """Close the connections to workers that own nothing any more."""
-        owners = {one.owner.address for table in self.catalog.tables.values() for one in table.record.intervals}
+        owners = {address for table in self.catalog.tables.values() for address in table.addresses()}
         for address in self._peers.keys() - owners:
             await self._peers.pop(address).close()
 
@@ -329,7 +329,7 @@ class Worker:
             delivery.channel = sender.channel
             local.host.post(delivery)
             return
-        if self.catalog.interval_map(delivery.consumer) is None:
+        if delivery.consumer not in self.catalog.tables:
             # Productions are routed by the catalog as it was when they were made, or by an older owner's, which this
             # one is not behind: a consumer that is not there is no more, and will not be again.
             senders = self._builder.senders(sender.built.inputs)
@@ -345,10 +345,9 @@ class Worker:
         peer.send(delivery, sender.channel)
 
     def _address_of(self, consumer: str, journal: str) -> str:
-        record = self.catalog.interval_map(consumer)
-        if record is None:
-            return ""
-        address = next((one.owner.address for one in record.intervals if one.journal == journal), "")
+        table = self.catalog.tables.get(consumer)
+        interval = table.of_journal(journal) if table is not None else None
+        address = interval.owner.address if interval is not None else ""
         return "" if address == self.settings.address else address
 
     def report(self, report: Report) -> None:
@@ -366,13 +365,8 @@ class Worker:
         return await self.authority.accept(request.computation, request.keys, request.sequencer)
 
     async def sequence_lives(self, sequence: str) -> bool:
-        """Whether ``sequence`` is the journal of a live interval, by a linearizable read of its interval map."""
-        incarnation = sequence.rpartition(".j")[0]
-        entry = await self.coordinator.get(interval_map_key(incarnation))
-        if entry is None:
-            return False
-        record = catalog_pb2.IntervalMapRecord.FromString(entry.value)
-        return any(interval.journal == sequence for interval in record.intervals)
+        """Whether ``sequence`` is the journal of a live interval, or of one's parent, by a linearizable read."""
+        return await journal_lives(self.coordinator, self.catalog, sequence)
 
     def lost(self, host: CoreHost, reason: str) -> None:
         """The core let go of its interval. A successor has it already, or it is given back for a fresh sequencer."""

@@ -116,8 +116,9 @@ Global___TopologyRecord: _TypeAlias = TopologyRecord  # noqa: Y015
 
 @_typing.final
 class IntervalMapRecord(_message.Message):
-    """Key: intervals/{incarnation}
-    The intervals cover every key exactly once (G11).
+    """Key: intervals/{incarnation}/{chunk}
+    A run of neighbouring intervals in the order of their keys. The chunks of an incarnation together cover every key
+    exactly once, at each revision (G11). Where a call carries an interval map, all intervals are in one message.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -1,0 +1,81 @@
+"""Which journals live: read from the coordinator, whatever the catalog at hand shows (section 6.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.coordination.contract import Put
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.core.catalog import Catalog
+from millwheel.core.catalog_keys import chunk_key, chunks_prefix
+from millwheel.core.interval_table import interval_to_proto
+from millwheel.core.keys import KeyInterval
+from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
+from millwheel.worker.shell.lineage import journal_lives
+
+NAME = "counter.7"
+
+
+class Counting(MemoryCoordinator):
+    """Counts what is read from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed: list[str] = []
+
+    async def list(self, prefix: str) -> Any:
+        self.listed.append(prefix)
+        return await super().list(prefix)
+
+
+def chunk(keys: KeyInterval, journal: str, parent: str = "") -> bytes:
+    record = IntervalMapRecord()
+    interval = record.intervals.add(keys=interval_to_proto(keys), journal=journal)
+    if parent:
+        interval.parents.add(journal=parent, keys=interval.keys)
+    return record.SerializeToString()
+
+
+async def put(coordinator: MemoryCoordinator, number: int, value: bytes) -> None:
+    await coordinator.transact((), [Put(chunk_key(NAME, number), value)])
+
+
+async def caught_up(coordinator: MemoryCoordinator) -> Catalog:
+    known = Catalog()
+    known.load(await MemoryCoordinator.list(coordinator, ""))
+    return known
+
+
+async def test_6_2_a_journal_that_the_catalog_knows_is_confirmed_by_its_chunk_alone() -> None:
+    coordinator = Counting()
+    await put(coordinator, 0, chunk(KeyInterval(b"", b"m"), f"{NAME}.j1"))
+    await put(coordinator, 1, chunk(KeyInterval(b"m"), f"{NAME}.j2", parent=f"{NAME}.j0"))
+    known = await caught_up(coordinator)
+    for journal in (f"{NAME}.j1", f"{NAME}.j2", f"{NAME}.j0"):
+        assert await journal_lives(coordinator, known, journal)
+    assert coordinator.listed == []
+    await coordinator.close()
+
+
+async def test_6_2_what_the_catalog_still_shows_is_not_taken_for_alive() -> None:
+    coordinator = Counting()
+    await put(coordinator, 0, chunk(KeyInterval(), f"{NAME}.j1", parent=f"{NAME}.j0"))
+    stale = await caught_up(coordinator)
+    await put(coordinator, 0, chunk(KeyInterval(), f"{NAME}.j1"))
+    assert not await journal_lives(coordinator, stale, f"{NAME}.j0")
+    await coordinator.transact((), deletes=[chunk_key(NAME, 0)])
+    assert not await journal_lives(coordinator, stale, f"{NAME}.j1")
+    await coordinator.close()
+
+
+async def test_6_2_what_the_catalog_does_not_show_yet_or_elsewhere_is_found() -> None:
+    coordinator = Counting()
+    await put(coordinator, 0, chunk(KeyInterval(), f"{NAME}.j1"))
+    stale = await caught_up(coordinator)
+    await put(coordinator, 3, chunk(KeyInterval(b"m"), f"{NAME}.j1"))
+    await put(coordinator, 0, chunk(KeyInterval(b"", b"m"), f"{NAME}.j12"))
+    assert await journal_lives(coordinator, stale, f"{NAME}.j1")
+    assert await journal_lives(coordinator, Catalog(), f"{NAME}.j12")
+    assert not await journal_lives(coordinator, Catalog(), f"{NAME}.j123")
+    assert coordinator.listed == [chunks_prefix(NAME)] * 3
+    await coordinator.close()

@@ -1,0 +1,40 @@
+"""Whether a journal lives: the question that a delivery from an unknown sequence poses (section 6.2).
+
+A catalog that lags behind may show what is no more, and not show yet what is: so the answer is read from the
+coordinator itself. The catalog only says where to look first.
+"""
+
+from __future__ import annotations
+
+from millwheel.coordination.contract import Coordinator
+from millwheel.core.catalog import Catalog
+from millwheel.core.catalog_keys import chunk_key, chunks_prefix
+from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
+
+__all__ = ["journal_lives"]
+
+
+async def journal_lives(coordinator: Coordinator, catalog: Catalog, journal: str) -> bool:
+    """Whether an interval writes to ``journal`` or stems from it, by a linearizable read.
+
+    Mostly of one chunk; only where that does not have it (any more), of the incarnation's whole interval map.
+    """
+    incarnation = journal.rpartition(".j")[0]
+    table = catalog.tables.get(incarnation)
+    number = table.home(journal) if table is not None else None
+    if number is not None:
+        entry = await coordinator.get(chunk_key(incarnation, number))
+        if entry is not None and _names(entry.value, journal):
+            return True
+    snapshot = await coordinator.list(chunks_prefix(incarnation))
+    return any(_names(entry.value, journal) for entry in snapshot.entries)
+
+
+def _names(chunk: bytes, journal: str) -> bool:
+    # Parsing is for chunks that may name it: most of a large map are passed over by a search of their bytes.
+    if journal.encode() not in chunk:
+        return False
+    return any(
+        interval.journal == journal or any(parent.journal == journal for parent in interval.parents)
+        for interval in IntervalMapRecord.FromString(chunk).intervals
+    )
