@@ -30,6 +30,8 @@ log = logging.getLogger("millwheel.client")
 
 _LONG_THROTTLE: Final = 10.0
 """Seconds of waiting that are worth a word."""
+_ROUTING_PAUSE: Final = 1.0
+"""Seconds before masters that were asked for as long as patience lasts are asked again."""
 
 
 class Session:
@@ -258,6 +260,7 @@ class Session:
         """Follow the stream's routing, however long no master answers; a master's refusal ends the session."""
         while await self._follow_routing():
             log.warning("stream %r: no master tells the routing; the one that is known is kept", self.core.stream)
+            await asyncio.sleep(_ROUTING_PAUSE)
 
     async def _follow_routing(self) -> bool:
         """Follow the routing until nobody tells it; whether it is worth another try."""

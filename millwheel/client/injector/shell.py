@@ -46,8 +46,8 @@ _OPAQUE: Final = IdScope(IdKind.OPAQUE)
 
 @dataclass(frozen=True, slots=True)
 class InjectorSettings:
-    """``patience``: seconds to wait for a master or an authority that cannot be reached, in opening, in finishing, and
-    at any time between: a master that is away for longer ends the injector. It waits for workers without end."""
+    """``patience``: seconds to wait for a cluster that cannot be reached, in opening, waking and finishing. Once it is
+    open, an injector waits for workers without end, and goes by the routing that it knows while no master answers."""
 
     patience: float = 30.0
     limits: Limits = field(default_factory=Limits)
