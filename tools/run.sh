@@ -7,4 +7,6 @@ export PATH="$root/.venv/bin:$PATH"
 if home=$("$root/tools/find_java.sh"); then
     export JAVA_HOME=$home
 fi
+# Spark's parts talk over loopback; else it asks for the address of this machine's name, which may have none.
+export SPARK_LOCAL_IP=${SPARK_LOCAL_IP:-127.0.0.1} SPARK_LOCAL_HOSTNAME=${SPARK_LOCAL_HOSTNAME:-localhost}
 exec "$@"
