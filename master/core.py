@@ -13,7 +13,7 @@ that no longer leads therefore changes nothing, however late its transactions ar
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -21,7 +21,7 @@ from typing import Final
 from millwheel.coordination.contract import Change, Compare, Outcome, Snapshot
 from millwheel.core.catalog import Catalog
 from millwheel.core.time import Timestamp, seconds
-from millwheel.master import injecting, litter
+from millwheel.master import injecting, litter, reshaping
 from millwheel.master.assignment import draft_assignments
 from millwheel.master.draft import Draft, Plan
 from millwheel.master.draining import DrainWatch
@@ -35,12 +35,16 @@ from millwheel.master.messages import (
     Fail,
     FinishInjector,
     Instruction,
+    MergeIntervals,
+    MoveInterval,
     Observe,
     OpenInjector,
     Progress,
+    ReleaseParents,
     Reload,
     Reply,
     Request,
+    SplitInterval,
     StepDown,
     SubmitTopology,
     Transact,
@@ -92,6 +96,8 @@ class MasterCore:
         self._operation: _Operation | None = None
         self._numbers = 0
         self._burned = 0
+        self.loads: Mapping[str, float] = {}
+        """What intervals cost, by journal, in cores, as last told by :meth:`weighed`."""
         self._now = Timestamp(0)
         self._observed_at = Timestamp(0)
         self._tidy_at = -1
@@ -173,6 +179,10 @@ class MasterCore:
         self._now = max(self._now, now)
         self._drains.observe(self.catalog, progress, self._now)
         return self._and_go_on([])
+
+    def weighed(self, loads: Mapping[str, float]) -> None:
+        """What intervals cost, by journal, in cores: whoever is given to an owner from now on is weighed by it."""
+        self.loads = loads
 
     def ticked(self, now: Timestamp) -> list[Instruction]:
         """Time has passed; to be called a few times a second."""
@@ -310,7 +320,7 @@ class MasterCore:
     # What to do.
 
     def _planner(self) -> Planner:
-        return Planner(self.catalog, self._settings, self._now, self._burned)
+        return Planner(self.catalog, self._settings, self._now, self._burned, self.loads)
 
     def _plan(self, request: Request) -> Plan:
         match request:
@@ -329,6 +339,10 @@ class MasterCore:
                 return injecting.finish_injector(self.catalog, request)
             case CommitBatch():
                 return injecting.commit_batch(self.catalog, request)
+            case MoveInterval() | SplitInterval() | MergeIntervals():
+                return reshaping.plan_reshape(self.catalog, request, self._burned, self.loads)
+            case ReleaseParents():
+                return reshaping.plan_release(self.catalog, request)
 
     def _begin_looking(self, topology: str) -> None:
         """What was seen of an earlier topology of this name counts no more; of a drain under way it does."""
@@ -343,7 +357,14 @@ class MasterCore:
             return self._ended_drains, plan
         if self._tidy_at == self.catalog.shape:
             return None
-        for make in (self._assignments, self._missing_logs, self._retirements, self._litter, self._forgetting):
+        for make in (
+            self._assignments,
+            self._missing_logs,
+            self._retirements,
+            self._litter,
+            self._retired,
+            self._forgetting,
+        ):
             plan = make()
             if plan.puts or plan.deletes:
                 return make, plan
@@ -352,7 +373,7 @@ class MasterCore:
 
     def _assignments(self) -> Plan:
         draft = Draft(self.catalog, self._burned)
-        draft_assignments(self.catalog, draft, self._settings.maps_per_transaction)
+        draft_assignments(self.catalog, draft, self._settings.maps_per_transaction, self.loads)
         return draft.plan()
 
     def _ended_drains(self) -> Plan:
@@ -369,6 +390,9 @@ class MasterCore:
 
     def _litter(self) -> Plan:
         return litter.collect_litter(self.catalog, self._settings.maps_per_transaction)
+
+    def _retired(self) -> Plan:
+        return litter.drop_retired(self.catalog, self._settings.maps_per_transaction)
 
     def _forgetting(self) -> Plan:
         return litter.forget_cancelled(self.catalog, self._forget_before())

@@ -16,7 +16,7 @@ from millwheel.master.assignment import unassigned
 from millwheel.master.draft import Draft, Plan
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-__all__ = ["collect_litter", "forget_cancelled", "retire_streams"]
+__all__ = ["collect_litter", "drop_retired", "forget_cancelled", "retire_streams"]
 
 
 def retire_streams(known: Catalog, most: int) -> Plan:
@@ -50,6 +50,15 @@ def forget_cancelled(known: Catalog, before: Timestamp) -> Plan:
         if record.state == catalog.TOPOLOGY_STATE_CANCELLED and record.state_changed_at_us < before:
             draft.delete(keys.topology_key(name))
     return draft.plan()
+
+
+def drop_retired(known: Catalog, most: int) -> Plan:
+    """Drop up to ``most`` journals of parents that no child needs any more, then the word that they are to go."""
+    journals = tuple(sorted(known.retired)[:most])
+    draft = Draft(known)
+    for journal in journals:
+        draft.delete(keys.retired_key(journal))
+    return draft.plan(drop_journals=journals)
 
 
 def collect_litter(known: Catalog, most: int) -> Plan:

@@ -22,13 +22,20 @@ __all__ = [
     "Fail",
     "FinishInjector",
     "Instruction",
+    "IntervalName",
     "IntervalProgress",
+    "Intervals",
+    "MergeIntervals",
+    "MoveInterval",
     "Observe",
     "OpenInjector",
     "Progress",
+    "ReleaseParents",
     "Reload",
     "Reply",
     "Request",
+    "Reshape",
+    "SplitInterval",
     "StepDown",
     "SubmitTopology",
     "Transact",
@@ -92,9 +99,86 @@ class CommitBatch:
     batch: int
 
 
-Request = SubmitTopology | DrainTopology | CancelTopology | EnsureLog | OpenInjector | FinishInjector | CommitBatch
+@dataclass(frozen=True, slots=True)
+class IntervalName:
+    """An interval: by its journal, by a key in it, or, with neither, as the only one of its computation."""
 
-Answer = catalog.TopologyRecord | control.EnsureStreamLogResponse | catalog.InjectorRecord | catalog.BatchCursorRecord
+    topology: str = ""
+    computation: str = ""
+    journal: str = ""
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveInterval:
+    """Give an interval to ``worker``; empty: to the least loaded that may run it.
+
+    ``expected``, unless it is 0: the sequencer that the interval must still have, for whoever decided by its load.
+    """
+
+    interval: IntervalName
+    worker: str = ""
+    request_id: str = ""
+    expected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SplitInterval:
+    """Cut an interval in two at a key; ``worker`` is to own the upper half, empty: whoever owns the whole."""
+
+    interval: IntervalName
+    at: bytes
+    worker: str = ""
+    request_id: str = ""
+    expected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MergeIntervals:
+    """Make one of an interval and the next; ``worker`` is to own it, empty: whoever owns the one that is named."""
+
+    interval: IntervalName
+    worker: str = ""
+    request_id: str = ""
+    expected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseParents:
+    """The owners of these intervals need nothing of their parents any more: by journal, the sequencer that said so."""
+
+    independent: Mapping[str, int]
+
+
+Reshape = MoveInterval | SplitInterval | MergeIntervals
+
+Request = (
+    SubmitTopology
+    | DrainTopology
+    | CancelTopology
+    | EnsureLog
+    | OpenInjector
+    | FinishInjector
+    | CommitBatch
+    | Reshape
+    | ReleaseParents
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """What a change of an interval map has made."""
+
+    intervals: tuple[catalog.IntervalRecord, ...]
+
+
+Answer = (
+    catalog.TopologyRecord
+    | control.EnsureStreamLogResponse
+    | catalog.InjectorRecord
+    | catalog.BatchCursorRecord
+    | Intervals
+)
 
 
 # What the shell saw of a draining topology.

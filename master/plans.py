@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NoReturn
 
 from millwheel.core import catalog_keys as keys
@@ -52,12 +53,14 @@ def refuse_unknown_stream(name: str, known: Catalog) -> NoReturn:
 class Planner:
     """Plans for topologies and logs, resting on one reading of the catalog."""
 
-    def __init__(self, known: Catalog, settings: MasterSettings, now: Timestamp, burned: int) -> None:
+    def __init__(
+        self, known: Catalog, settings: MasterSettings, now: Timestamp, burned: int, loads: Mapping[str, float]
+    ) -> None:
         self._known = known
         self._settings = settings
         self._now = now
         self._draft = Draft(known, burned)
-        self._assigner = Assigner(known)
+        self._assigner = Assigner(known, loads)
         self._new_logs: set[str] = set()
 
     def submit(self, request: SubmitTopology) -> Plan:
@@ -84,7 +87,10 @@ class Planner:
             request_id=request.request_id,
         )
         for computation in spec.computations:
-            record.incarnations[computation.name] = self._new_map(computation.name, spec.name, self._first_intervals())
+            intervals = self._first_intervals()
+            record.incarnations[computation.name] = self._new_map(
+                computation.name, spec.name, intervals, spec.code.digest
+            )
         self._draft.put(keys.topology_key(spec.name), record)
         self._logs_of(spec)
         return self._draft.plan(lambda: self._known.topologies[spec.name])
@@ -116,14 +122,14 @@ class Planner:
     def _first_intervals(self) -> list[KeyInterval]:
         return initial_intervals(self._settings.intervals_per_computation, self._settings.split_points)
 
-    def _new_map(self, base: str, topology: str, intervals: list[KeyInterval]) -> str:
+    def _new_map(self, base: str, topology: str, intervals: list[KeyInterval], code: str | None) -> str:
         """Put the interval map of a new incarnation, with owners if there are any; returns its id."""
         incarnation = f"{base}.{self._draft.draw()}"
         record = catalog.IntervalMapRecord(computation=base if topology else "", topology=topology)
         for keys_of_interval in intervals:
             interval = record.intervals.add(keys=interval_to_proto(keys_of_interval))
             interval.journal = f"{incarnation}.j{self._draft.draw()}"
-            self._assigner.assign(interval, self._draft)
+            self._assigner.assign(interval, code, self._draft)
         self._draft.put_map(incarnation, record)
         return incarnation
 
@@ -142,7 +148,7 @@ class Planner:
         if stream in self._new_logs:
             return
         self._new_logs.add(stream)
-        incarnation = self._new_map(f"{stream}.log", "", [ALL_KEYS])
+        incarnation = self._new_map(f"{stream}.log", "", [ALL_KEYS], None)
         record = catalog.StreamLogRecord(stream=stream, incarnation=incarnation)
         if declared is not None and declared.HasField("retention"):
             record.retention.CopyFrom(declared.retention)

@@ -107,6 +107,9 @@ class Catalog:
         self.logs: dict[str, catalog.StreamLogRecord] = {}
         self.workers: dict[str, catalog.WorkerRecord] = {}
         self.authorities: dict[int, catalog.AuthorityRecord] = {}
+        self.masters: dict[str, catalog.MasterRecord] = {}
+        self.retired: dict[str, str] = {}
+        """By journal that is to be dropped, the incarnation that it was of."""
         self.injectors: dict[tuple[str, str], catalog.InjectorRecord] = {}
         self.batches: dict[str, int] = {}
         self.drawn = 0
@@ -172,6 +175,10 @@ class Catalog:
             self.workers[names[0]] = catalog.WorkerRecord.FromString(value)
         elif kind == keys.AUTHORITIES:
             self.authorities[int(names[0])] = catalog.AuthorityRecord.FromString(value)
+        elif kind == keys.MASTERS:
+            self.masters[names[0]] = catalog.MasterRecord.FromString(value)
+        elif kind == keys.RETIRED:
+            self.retired[names[0]] = catalog.RetiredJournalRecord.FromString(value).computation
         elif kind == keys.INJECTORS:
             self.injectors[names[0], names[1]] = catalog.InjectorRecord.FromString(value)
         elif kind == keys.BATCHES:
@@ -192,6 +199,10 @@ class Catalog:
             self.workers.pop(names[0], None)
         elif kind == keys.AUTHORITIES:
             self.authorities.pop(int(names[0]), None)
+        elif kind == keys.MASTERS:
+            self.masters.pop(names[0], None)
+        elif kind == keys.RETIRED:
+            self.retired.pop(names[0], None)
         elif kind == keys.INJECTORS:
             self.injectors.pop((names[0], names[1]), None)
         elif kind == keys.BATCHES:

@@ -15,6 +15,8 @@ __all__ = [
     "INTERVALS",
     "LEADERSHIP",
     "LOGS",
+    "MASTERS",
+    "RETIRED",
     "SEQUENCER",
     "TOPOLOGIES",
     "WORKERS",
@@ -24,6 +26,8 @@ __all__ = [
     "chunks_prefix",
     "injector_key",
     "log_key",
+    "master_key",
+    "retired_key",
     "split_key",
     "topology_key",
     "worker_key",
@@ -33,6 +37,8 @@ TOPOLOGIES: Final = "topologies/"
 INTERVALS: Final = "intervals/"
 LOGS: Final = "logs/"
 WORKERS: Final = "workers/"
+MASTERS: Final = "masters/"
+RETIRED: Final = "retired/"
 AUTHORITIES: Final = "authorities/"
 INJECTORS: Final = "injectors/"
 BATCHES: Final = "batches/"
@@ -65,6 +71,16 @@ def log_key(stream: str) -> str:
 def worker_key(worker_id: str) -> str:
     """The key of a worker's WorkerRecord, bound to the worker's lease."""
     return WORKERS + quote(worker_id, safe="")
+
+
+def master_key(address: str) -> str:
+    """The key of a master replica's MasterRecord, bound to a lease of its own."""
+    return MASTERS + quote(address, safe="")
+
+
+def retired_key(journal: str) -> str:
+    """The key of the RetiredJournalRecord of a journal that is to be dropped."""
+    return RETIRED + quote(journal, safe="")
 
 
 def authority_key(shard: int) -> str:

@@ -71,8 +71,8 @@ class World:
         outcome = self.transact((), (Put(keys.LEADERSHIP, name.encode()),))
         return Compare(keys.LEADERSHIP, outcome.revision)
 
-    def join(self, worker: str) -> None:
-        record = catalog.WorkerRecord()
+    def join(self, worker: str, *, daemon: str = "", package: str = "") -> None:
+        record = catalog.WorkerRecord(daemon=daemon, package=package)
         record.endpoint.worker_id, record.endpoint.address = worker, f"127.0.0.1:{5000 + len(worker)}"
         self.transact((), (Put(keys.worker_key(worker), record.SerializeToString()),))
 

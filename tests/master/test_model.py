@@ -7,24 +7,31 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millwheel.core.catalog import ACTIVE_STATES
-from millwheel.core.interval_table import check_coverage
+from millwheel.core.interval_table import check_coverage, interval_from_proto
+from millwheel.core.keys import KeyInterval
 from millwheel.master.messages import (
     CancelTopology,
     CommitBatch,
     Drop,
+    IntervalName,
+    MergeIntervals,
+    MoveInterval,
     OpenInjector,
+    ReleaseParents,
     Reply,
     Request,
+    SplitInterval,
     SubmitTopology,
     Transact,
 )
 from millwheel.master.settings import MasterSettings
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-from .harness import Master, World, computation, source, topology
+from .harness import Master, World, computation, now_of, source, topology
 
 NAMES = st.sampled_from(["one", "two", "three"])
 WORKERS = st.sampled_from(["w1", "w2", "w3"])
+KEYS = st.sampled_from([b"", b"4", b"A", b"P", b"c", b"p", b"z"])
 
 
 class Masters(RuleBasedStateMachine):
@@ -73,6 +80,36 @@ class Masters(RuleBasedStateMachine):
     def somebody_commits_a_batch(self, who: int, batch: int) -> None:
         self._ask(who, CommitBatch("query", batch))
 
+    @rule(who=st.integers(0, 3), name=NAMES, key=KEYS, worker=WORKERS)
+    def somebody_moves(self, who: int, name: str, key: bytes, worker: str) -> None:
+        self._ask(who, MoveInterval(IntervalName(name, f"{name}-c", key=key), worker, f"{worker}{key!r}"))
+
+    @rule(who=st.integers(0, 3), name=NAMES, key=KEYS, worker=st.sampled_from(["", "w1", "w3"]))
+    def somebody_splits(self, who: int, name: str, key: bytes, worker: str) -> None:
+        self._ask(who, SplitInterval(IntervalName(name, f"{name}-c", key=key), key, worker, f"{key!r}"))
+
+    @rule(who=st.integers(0, 3), name=NAMES, key=KEYS)
+    def somebody_merges(self, who: int, name: str, key: bytes) -> None:
+        self._ask(who, MergeIntervals(IntervalName(name, f"{name}-c", key=key)))
+
+    @rule()
+    def owners_open_their_intervals(self) -> None:
+        """Who opens a child first creates its journal; its parents' are there until it has let go."""
+        for table in self.world.catalog().tables.values():
+            for interval in table:
+                if interval.HasField("owner") and not self.world.has_journal(interval.journal):
+                    assert interval.parents
+                    assert all(self.world.has_journal(parent.journal) for parent in interval.parents)
+                    now_of(self.world.store.create_journal(interval.journal))
+
+    @rule(who=st.integers(0, 3), some=st.integers(1, 3))
+    def owners_let_go_of_parents(self, who: int, some: int) -> None:
+        master = self.masters[who % len(self.masters)]
+        # As this master sees it, which may be long ago.
+        children = [one for table in master.core.catalog.tables.values() for one in table if one.parents]
+        open_ones = {one.journal: one.sequencer for one in children if self.world.has_journal(one.journal)}
+        self._ask(who, ReleaseParents(dict(sorted(open_ones.items())[:some])))
+
     @rule(who=st.integers(0, 3), steps=st.integers(1, 4))
     def an_instruction_is_carried_out(self, who: int, steps: int) -> None:
         index = who % len(self.masters)
@@ -111,9 +148,10 @@ class Masters(RuleBasedStateMachine):
                     continue
                 assert table is not None, f"{name} has lost its intervals"
                 for interval in table.record.intervals:
-                    assert self.world.has_journal(interval.journal)
+                    assert interval.parents or self.world.has_journal(interval.journal)
                     if record.state in ACTIVE_STATES and known.workers:
                         assert interval.owner_revision == known.registration(interval.owner.worker_id) > 0
+        assert not known.retired
 
     @invariant()
     def g11_every_key_is_covered_once_and_sequencers_only_grow(self) -> None:
@@ -134,6 +172,24 @@ class Masters(RuleBasedStateMachine):
         assert len(set(referred)) == len(referred)
 
     @invariant()
+    def journals_that_are_needed_are_there_and_lineage_is_one_deep(self) -> None:
+        known = self.world.catalog()
+        living = {one for _, record in known.live_topologies() for one in record.incarnations.values()}
+        for incarnation, table in known.tables.items():
+            named = {parent.journal: parent.keys for interval in table for parent in interval.parents}
+            assert not named.keys() & {interval.journal for interval in table}
+            assert not named.keys() & known.retired.keys()
+            if incarnation in living:
+                assert all(self.world.has_journal(journal) for journal in named)
+            for interval in table:
+                parents = [interval_from_proto(parent.keys) for parent in interval.parents]
+                mine = interval_from_proto(interval.keys)
+                assert all(parent.overlaps(mine) for parent in parents)
+                assert not parents or (
+                    parents[0].start <= mine.start and KeyInterval(mine.start, parents[-1].end).covers(mine)
+                )
+
+    @invariant()
     def nothing_that_lives_is_dropped(self) -> None:
         known = self.world.catalog()
         living = {record.incarnation for record in known.logs.values()}
@@ -143,6 +199,8 @@ class Masters(RuleBasedStateMachine):
             for instruction in master.waiting:
                 if isinstance(instruction, Drop):
                     assert not living & set(instruction.computations)
+                    for journal in instruction.journals:
+                        assert not known.journal_lives(journal) or journal.rpartition(".j")[0] not in living
 
     @invariant()
     def what_was_answered_has_happened(self) -> None:

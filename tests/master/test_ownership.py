@@ -239,3 +239,50 @@ def test_many_maps_are_re_assigned_in_several_transactions() -> None:
 def test_key_parts_are_escaped() -> None:
     assert keys.split_key(keys.injector_key("a/b", "c%d")) == (keys.INJECTORS, ("a/b", "c%d"))
     assert keys.split_key(keys.SEQUENCER) == (keys.SEQUENCER, ())
+
+
+def test_intervals_are_spread_over_machines_first_and_then_over_their_processes() -> None:
+    world = World()
+    for worker, daemon in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        world.join(worker, daemon=daemon)
+    master = Master(world, settings=MasterSettings(intervals_per_computation=20))
+    master.call(SubmitTopology(topology(), "r1"))
+    owned = {worker: len(world.catalog().owned_by(worker)) for worker in ("a1", "a2", "b1")}
+    assert sum(owned.values()) == 42
+    assert max(owned.values()) - min(owned.values()) <= 6
+    assert owned["b1"] == max(owned.values())
+
+
+def test_7_1_a_dead_workers_intervals_are_spread_by_what_they_cost() -> None:
+    world, master = running(intervals=8, workers=("w1",))
+    known = world.catalog()
+    journals = sorted(one.interval.journal for one in known.owned_by("w1"))
+    loads = {journal: 0.6 if index == 0 else 0.05 for index, journal in enumerate(journals)}
+    master.core.weighed(loads)
+    world.leave("w1")
+    for worker in ("w2", "w3"):
+        world.join(worker)
+    master.run()
+    after = world.catalog()
+    costs = {worker: sum(loads[one.interval.journal] for one in after.owned_by(worker)) for worker in ("w2", "w3")}
+    assert abs(costs["w2"] - costs["w3"]) <= 0.3, "by number they would be 0.55 apart"
+
+
+def test_workers_bound_to_a_package_get_its_intervals_and_no_others() -> None:
+    code = topology().code.digest
+    world = World()
+    world.join("any")
+    world.join("bound", package=code)
+    world.join("other", package="cd" * 32)
+    master = Master(world, settings=MasterSettings(intervals_per_computation=3))
+    master.call(SubmitTopology(topology(), "r1"))
+    known = world.catalog()
+    assert len(known.owned_by("bound")) == 6
+    assert [known.log_of(one.incarnation) is not None for one in known.owned_by("any")] == [True, True]
+    assert known.owned_by("other") == []
+    world.leave("bound")
+    master.run()
+    assert len(world.catalog().owned_by("any")) == 8
+    world.leave("any")
+    master.run()
+    assert owners(world.catalog()) == {""}, "a worker bound to other code runs none of this"

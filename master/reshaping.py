@@ -1,0 +1,427 @@
+"""Plans that change who has which keys: move, split, merge, and letting go of parents (section 7.1; G11). Pure.
+
+A split or a merge names the journals of the children and never touches the store: whoever opens a child first
+seals its parents and creates its journal. So it is done, for good, with the one transaction that puts the children in
+the parents' place. ``parents`` stay until the child's owner says, under the sequencer that the interval has, that it
+needs nothing of them any more. A journal that no interval names then is *retired*, and dropped as litter:
+nobody will ever name it again, for parents are only taken from the intervals that there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NoReturn
+
+from millwheel.core import catalog_keys as keys
+from millwheel.core.catalog import ACTIVE_STATES, Catalog
+from millwheel.core.interval_table import interval_from_proto, interval_to_proto
+from millwheel.core.keys import KeyInterval
+from millwheel.core.limits import MAX_KEY_BYTES
+from millwheel.master.assignment import Assigner, code_of, may_run
+from millwheel.master.draft import Draft, Plan
+from millwheel.master.messages import (
+    IntervalName,
+    Intervals,
+    MergeIntervals,
+    MoveInterval,
+    ReleaseParents,
+    Reshape,
+    SplitInterval,
+)
+from millwheel.master.plans import refuse_unknown_topology
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.sdk.errors import did_you_mean
+
+__all__ = [
+    "Place",
+    "Proposal",
+    "find",
+    "find_next",
+    "incarnation_of",
+    "journals_to_read",
+    "plan_release",
+    "plan_reshape",
+    "propose",
+    "repeated",
+    "shown",
+]
+
+_LIST: Final = "`millwheel interval list` shows those that there are"
+_MOST_RELEASES: Final = 32
+"""Each changes a chunk and retires two journals at most: far below what one transaction takes."""
+
+_NO_LOADS: Final[Mapping[str, float]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One interval of one incarnation; ``code`` None: it is a stream's log."""
+
+    incarnation: str
+    interval: catalog.IntervalRecord
+    code: str | None
+
+    @property
+    def keys(self) -> KeyInterval:
+        """The keys that it has."""
+        return interval_from_proto(self.interval.keys)
+
+
+# Finding what a request names.
+
+
+def incarnation_of(known: Catalog, name: IntervalName) -> str:
+    """The incarnation that a name speaks of; RequestError (NOT_FOUND) names what there is instead."""
+    if not name.topology and not name.computation and name.journal:
+        incarnation = name.journal.rpartition(".j")[0]
+        if incarnation not in known.tables:
+            _refuse_unknown_journal(name.journal)
+        return incarnation
+    record = known.topologies.get(name.topology)
+    if record is None:
+        refuse_unknown_topology(name.topology, known)
+    found = record.incarnations.get(name.computation)
+    if found is None:
+        there = sorted(record.incarnations)
+        raise RequestError(
+            FailureCode.NOT_FOUND,
+            f"topology {name.topology!r} has no computation {name.computation!r}"
+            f"{did_you_mean(name.computation, there)}",
+            f"it has {', '.join(there)}",
+            reason="COMPUTATION_UNKNOWN",
+        )
+    if record.state not in ACTIVE_STATES:
+        state = catalog.TopologyState.Name(record.state).removeprefix("TOPOLOGY_STATE_").lower()
+        raise RequestError(
+            FailureCode.FAILED_PRECONDITION,
+            f"topology {name.topology!r} is {state}: nobody owns its intervals",
+            "intervals change hands only while their topology runs",
+            reason="NOT_RUNNING",
+        )
+    return found
+
+
+def find(known: Catalog, name: IntervalName) -> Place:
+    """The interval that ``name`` speaks of; RequestError says why there is none, or that there are several."""
+    incarnation = incarnation_of(known, name)
+    found = _interval(known, incarnation, name)
+    if found is None:
+        _refuse_unknown_journal(name.journal)
+    return Place(incarnation, found, code_of(known, incarnation))
+
+
+def _interval(known: Catalog, incarnation: str, name: IntervalName) -> catalog.IntervalRecord | None:
+    table = known.tables[incarnation]
+    if name.journal:
+        return table.of_journal(name.journal)
+    if name.key is not None:
+        _check_length(name.key)
+        return table.locate(name.key)
+    if len(table) != 1:
+        raise RequestError(
+            FailureCode.INVALID_ARGUMENT,
+            f"{name.topology}/{name.computation} has {len(table):,} intervals, and none of them is named",
+            "name one by a key in it, or by its journal",
+            reason="INTERVAL_UNNAMED",
+        )
+    return table.locate(b"")
+
+
+def find_next(known: Catalog, place: Place) -> Place:
+    """The neighbour after an interval; RequestError (FAILED_PRECONDITION) if there is none."""
+    end = place.keys.end
+    found = None if end is None else known.locate(place.incarnation, end)
+    if found is not None:
+        return Place(place.incarnation, found, place.code)
+    alone = place.keys.start == b""
+    raise RequestError(
+        FailureCode.FAILED_PRECONDITION,
+        f"{shown(place)} has nothing to merge with: "
+        + ("it has all the keys already" if alone else "no interval comes after it"),
+        "" if alone else "name the interval before it",
+        reason="NO_NEIGHBOUR",
+    )
+
+
+def repeated(known: Catalog, request: Reshape) -> Intervals | None:
+    """What this very request has made already; None if it has not been carried out, or another one since."""
+    if not request.request_id:
+        return None
+    mark = _mark(request)
+    made = [one for one in known.tables[incarnation_of(known, request.interval)] if one.request_id == mark]
+    return Intervals(tuple(made)) if made else None
+
+
+def _mark(request: Reshape) -> str:
+    """What an interval keeps of the request that made it: an id that is used again for another verb is another one."""
+    verbs = {MoveInterval: "move", SplitInterval: "split", MergeIntervals: "merge"}
+    return f"{verbs[type(request)]}:{request.request_id}" if request.request_id else ""
+
+
+def shown(place: Place) -> str:
+    """An interval as people read it."""
+    return f"interval {place.keys} of {place.incarnation} (journal {place.interval.journal})"
+
+
+# Plans.
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a request comes to, as things stand: ``releases`` change hands or end, ``opens`` begin at another worker.
+
+    ``request`` names the worker that was chosen, so that what was prepared is what is done.
+    """
+
+    request: Reshape
+    incarnation: str
+    made: tuple[catalog.IntervalRecord, ...]
+    releases: tuple[catalog.IntervalRecord, ...]
+    opens: tuple[catalog.IntervalRecord, ...]
+
+
+def journals_to_read(interval: catalog.IntervalRecord) -> list[str]:
+    """The journals that an owner of ``interval`` may have to read: its own, and its parents'."""
+    return [interval.journal, *(parent.journal for parent in interval.parents)]
+
+
+def propose(known: Catalog, request: Reshape, loads: Mapping[str, float] = _NO_LOADS) -> Proposal | None:
+    """What a request would do; None if it is done already, RequestError if it cannot be."""
+    return None if repeated(known, request) is not None else _propose(known, request, Draft(known), loads)
+
+
+def plan_reshape(known: Catalog, request: Reshape, burned: int, loads: Mapping[str, float] = _NO_LOADS) -> Plan:
+    """One transaction that moves, splits or merges; RequestError if what is asked for cannot be."""
+    done = repeated(known, request)
+    if done is not None:
+        return Plan(answer=lambda: done)
+    draft = Draft(known, burned)
+    proposal = _propose(known, request, draft, loads)
+    draft.put_intervals(proposal.incarnation, proposal.made)
+    journals = [one.journal for one in proposal.made]
+    return draft.plan(lambda: _now(known, proposal.incarnation, journals))
+
+
+def _propose(known: Catalog, request: Reshape, draft: Draft, loads: Mapping[str, float]) -> Proposal:
+    place = find(known, request.interval)
+    if request.expected not in (0, place.interval.sequencer):
+        raise RequestError(
+            FailureCode.ABORTED,
+            f"{shown(place)} has changed hands since this was decided",
+            "look at it again",
+            reason="SEQUENCER_CHANGED",
+        )
+    work = _Reshaping(known, draft, Assigner(known, loads))
+    if isinstance(request, MoveInterval):
+        old, made = work.move(place, request)
+    elif isinstance(request, SplitInterval):
+        old, made = work.split(place, request)
+    else:
+        old, made = work.merge(place, request)
+    owners = {one.owner.worker_id for one in old}
+    return Proposal(
+        replace(request, worker=made[-1].owner.worker_id),
+        place.incarnation,
+        tuple(made),
+        tuple(one for one in old if one not in made and work.is_owned(one)),
+        tuple(one for one in made if one.HasField("owner") and one.owner.worker_id not in owners),
+    )
+
+
+_Change = tuple[list[catalog.IntervalRecord], list[catalog.IntervalRecord]]
+"""The intervals that there are, and those that are to be instead."""
+
+
+class _Reshaping:
+    """One change in the making."""
+
+    def __init__(self, known: Catalog, draft: Draft, assigner: Assigner) -> None:
+        self._known = known
+        self._draft = draft
+        self._assigner = assigner
+        self.is_owned = assigner.is_owned
+
+    def move(self, place: Place, request: MoveInterval) -> _Change:
+        """A fresh sequencer and a new owner; the journal, and so the state, stays."""
+        target = request.worker or self._assigner.choose(place.code, place.interval.owner.worker_id)
+        if target is None:
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"no worker but the owner of {shown(place)} could run it",
+                "start another worker first",
+                reason="NO_OTHER_WORKER",
+            )
+        self._check_worker(target, place)
+        moved = _copy(place.interval)
+        moved.request_id = _mark(request)
+        if target != place.interval.owner.worker_id or not self._assigner.is_owned(place.interval):
+            self._assigner.give(moved, target, self._draft)
+        return [place.interval], [moved]
+
+    def split(self, place: Place, request: SplitInterval) -> _Change:
+        """Two children with journals of their own, which start from the parent's."""
+        if place.code is None:
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"{shown(place)} is a stream's log, and logs are never split: their records have one order",
+                reason="IS_LOG",
+            )
+        _check_independent(place)
+        _check_length(request.at)
+        if request.at not in place.keys or request.at == place.keys.start:
+            raise RequestError(
+                FailureCode.INVALID_ARGUMENT,
+                f"key {_text(request.at)} does not divide {shown(place)}: it is outside"
+                if request.at not in place.keys
+                else f"key {_text(request.at)} does not divide {shown(place)}: nothing would be below it",
+                "give a key within the interval, above its first one",
+                reason="KEY_OUTSIDE",
+            )
+        lower, upper = place.keys.split(request.at)
+        owner = self._owner(place)
+        made = [
+            self._child(place, [place.interval], lower, owner, _mark(request)),
+            self._child(place, [place.interval], upper, request.worker or owner, _mark(request)),
+        ]
+        return [place.interval], made
+
+    def merge(self, place: Place, request: MergeIntervals) -> _Change:
+        """One child that starts from both parents."""
+        other = find_next(self._known, place)
+        _check_independent(place)
+        _check_independent(other)
+        whole = KeyInterval(place.keys.start, other.keys.end)
+        owner = request.worker or self._owner(place) or self._owner(other)
+        child = self._child(place, [place.interval, other.interval], whole, owner, _mark(request))
+        return [place.interval, other.interval], [child]
+
+    def _child(
+        self, place: Place, parents: Iterable[catalog.IntervalRecord], its: KeyInterval, owner: str, mark: str
+    ) -> catalog.IntervalRecord:
+        child = catalog.IntervalRecord(keys=interval_to_proto(its), request_id=mark)
+        child.journal = f"{place.incarnation}.j{self._draft.draw()}"
+        # Above its parents' even if nobody is to own it: what opens it later has a larger one still.
+        child.sequencer = self._draft.draw()
+        for parent in parents:
+            child.parents.add(journal=parent.journal, keys=parent.keys)
+        if owner:
+            self._check_worker(owner, place)
+            self._assigner.give(child, owner, self._draft)
+        else:
+            self._assigner.assign(child, place.code, self._draft)
+        return child
+
+    def _owner(self, place: Place) -> str:
+        """Who owns it, and lives; empty if nobody does."""
+        return place.interval.owner.worker_id if self._assigner.is_owned(place.interval) else ""
+
+    def _check_worker(self, worker: str, place: Place) -> None:
+        record = self._known.workers.get(worker)
+        if record is None:
+            there = sorted(self._known.workers)
+            raise RequestError(
+                FailureCode.NOT_FOUND,
+                f"there is no worker {worker!r}{did_you_mean(worker, there)}",
+                f"registered: {', '.join(there) or 'none'}",
+                reason="WORKER_UNKNOWN",
+            )
+        if not may_run(record, place.code):
+            what = "a stream's log" if place.code is None else f"one of code package {place.code[:12]}"
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"worker {worker!r} runs code package {record.package[:12]} alone, and {shown(place)} is {what}",
+                f"those that may run it: {', '.join(self._assigner.candidates(place.code)) or 'none'}",
+                reason="WORKER_UNFIT",
+            )
+
+
+def _now(known: Catalog, incarnation: str, journals: list[str]) -> Intervals:
+    found = (known.tables[incarnation].of_journal(journal) for journal in journals)
+    return Intervals(tuple(one for one in found if one is not None))
+
+
+def _copy(interval: catalog.IntervalRecord) -> catalog.IntervalRecord:
+    copy = catalog.IntervalRecord()
+    copy.CopyFrom(interval)
+    return copy
+
+
+def plan_release(known: Catalog, request: ReleaseParents) -> Plan:
+    """Forget the parents of intervals that need them no more, of a good many at once, and retire their journals."""
+    draft = Draft(known)
+    released: dict[str, catalog.IntervalRecord] = {}
+    retiring: dict[str, tuple[str, catalog.ParentJournal]] = {}
+    for journal, sequencer in sorted(request.independent.items()):
+        incarnation = journal.rpartition(".j")[0]
+        table = known.tables.get(incarnation)
+        old = None if table is None else table.of_journal(journal)
+        if old is None or not old.parents or old.sequencer != sequencer:
+            continue
+        if len(released) == _MOST_RELEASES:
+            break
+        free = _copy(old)
+        free.ClearField("parents")
+        draft.put_intervals(incarnation, [free])
+        released[journal] = free
+        retiring.update((parent.journal, (incarnation, parent)) for parent in old.parents)
+    for journal, (incarnation, parent) in retiring.items():
+        if _naming(known, incarnation, parent) <= released.keys():
+            draft.put(keys.retired_key(journal), catalog.RetiredJournalRecord(computation=incarnation))
+    return draft.plan(lambda: Intervals(tuple(released.values())))
+
+
+def _naming(known: Catalog, incarnation: str, parent: catalog.ParentJournal) -> set[str]:
+    """The journals of the intervals that have ``parent``: they are where its keys are."""
+    keys_of_parent = interval_from_proto(parent.keys)
+    found: set[str] = set()
+    at: bytes | None = keys_of_parent.start
+    while at is not None and at in keys_of_parent:
+        interval = known.locate(incarnation, at)
+        if interval is None:
+            break
+        if any(one.journal == parent.journal for one in interval.parents):
+            found.add(interval.journal)
+        at = interval_from_proto(interval.keys).end
+    return found
+
+
+# Refusals.
+
+
+def _check_independent(place: Place) -> None:
+    if not place.interval.parents:
+        return
+    parents = ", ".join(parent.journal for parent in place.interval.parents)
+    owner = place.interval.owner.worker_id
+    waits = f"its owner {owner}" if owner else "an owner, which it has not,"
+    raise RequestError(
+        FailureCode.FAILED_PRECONDITION,
+        f"{shown(place)} was just made by a split or a merge, and still rests on {parents}",
+        f"it waits for {waits} to write what it has of them to its own journal: try again in a few seconds",
+        reason="HAS_PARENTS",
+    )
+
+
+def _check_length(key: bytes) -> None:
+    if len(key) > MAX_KEY_BYTES:
+        raise RequestError(
+            FailureCode.INVALID_ARGUMENT,
+            f"a key of {len(key):,} bytes is given",
+            f"the limit is {MAX_KEY_BYTES:,}",
+            reason="KEY_TOO_LONG",
+        )
+
+
+def _refuse_unknown_journal(journal: str) -> NoReturn:
+    raise RequestError(
+        FailureCode.NOT_FOUND,
+        f"no interval has journal {journal!r}: it never was, or was split or merged",
+        _LIST,
+        reason="INTERVAL_UNKNOWN",
+    )
+
+
+def _text(key: bytes) -> str:
+    return repr(key.decode("utf-8", "backslashreplace"))

@@ -1,0 +1,409 @@
+"""Moves, splits and merges: what changes, what may not, and when parents are let go (sections 6.2, 7.1; G11)."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.core.catalog import Catalog
+from millwheel.core.keys import KeyInterval
+from millwheel.master.messages import (
+    CancelTopology,
+    DrainTopology,
+    IntervalName,
+    Intervals,
+    MergeIntervals,
+    MoveInterval,
+    ReleaseParents,
+    Request,
+    SplitInterval,
+    SubmitTopology,
+    Transact,
+)
+from millwheel.master.settings import MasterSettings
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+
+from .harness import Master, World, now_of, topology
+
+COUNTER = IntervalName("zeitgeist", "window-counter")
+CODE = topology().code.digest
+
+
+def running(points: tuple[bytes, ...] = (b"m",), workers: tuple[str, ...] = ("w1", "w2")) -> tuple[World, Master]:
+    world = World()
+    for worker in workers:
+        world.join(worker)
+    master = Master(world, settings=MasterSettings(split_points=points))
+    master.call(SubmitTopology(topology(), "r1"))
+    return world, master
+
+
+def at(key: bytes) -> IntervalName:
+    return IntervalName("zeitgeist", "window-counter", key=key)
+
+
+def of(journal: str) -> IntervalName:
+    return IntervalName(journal=journal)
+
+
+def here(known: Catalog, key: bytes) -> catalog.IntervalRecord:
+    found = known.locate(known.topologies["zeitgeist"].incarnations["window-counter"], key)
+    assert found is not None
+    return found
+
+
+def bounds(known: Catalog) -> list[KeyInterval]:
+    incarnation = known.topologies["zeitgeist"].incarnations["window-counter"]
+    return list(known.tables[incarnation].intervals)
+
+
+def make(master: Master, request: Request) -> list[catalog.IntervalRecord]:
+    answer = master.call(request)
+    assert isinstance(answer, Intervals)
+    return list(answer.intervals)
+
+
+def refused(master: Master, request: Request) -> RequestError:
+    revision = master.world.state.revision
+    with pytest.raises(RequestError) as caught:
+        master.call(request)
+    assert master.world.state.revision == revision, "a refused request changed something"
+    return caught.value
+
+
+def release(master: Master, *intervals: catalog.IntervalRecord) -> list[catalog.IntervalRecord]:
+    return make(master, ReleaseParents({one.journal: one.sequencer for one in intervals}))
+
+
+# Moves.
+
+
+def test_7_1_a_move_changes_owner_and_sequencer_and_nothing_else() -> None:
+    world, master = running()
+    before = here(world.catalog(), b"a")
+    (moved,) = make(master, MoveInterval(at(b"a"), "w2" if before.owner.worker_id == "w1" else "w1"))
+    assert moved.journal == before.journal
+    assert moved.keys == before.keys
+    assert moved.sequencer > before.sequencer
+    assert moved.owner.worker_id != before.owner.worker_id
+    assert moved.owner_revision == world.catalog().registration(moved.owner.worker_id)
+    assert here(world.catalog(), b"a") == moved
+    assert not moved.parents
+
+
+def test_a_move_without_a_target_goes_to_the_least_loaded_of_the_others() -> None:
+    world, master = running(workers=("w1",))
+    for worker in ("w2", "w3"):
+        world.join(worker)
+    master.run()
+    make(master, MoveInterval(at(b"a"), "w2"))
+    (moved,) = make(master, MoveInterval(at(b"z")))
+    assert moved.owner.worker_id == "w3"
+
+
+def test_a_move_by_load_weighs_intervals_as_their_owners_told() -> None:
+    world, master = running(workers=("w1", "w2", "w3"))
+    known = world.catalog()
+    mine = here(known, b"a").owner.worker_id
+    others = [worker for worker in ("w1", "w2", "w3") if worker != mine]
+    busy = {one.interval.journal: 0.4 for one in known.owned_by(others[0])}
+    master.core.weighed(busy)
+    (moved,) = make(master, MoveInterval(at(b"a")))
+    assert moved.owner.worker_id == others[1]
+
+
+def test_a_move_to_where_it_is_changes_no_owner() -> None:
+    world, master = running()
+    before = here(world.catalog(), b"a")
+    (same,) = make(master, MoveInterval(at(b"a"), before.owner.worker_id))
+    assert (same.sequencer, same.owner) == (before.sequencer, before.owner)
+
+
+def test_a_streams_log_moves_but_is_never_split_or_merged() -> None:
+    world, master = running()
+    known = world.catalog()
+    journal = known.tables[known.logs["dips"].incarnation].record.intervals[0].journal
+    (moved,) = make(master, MoveInterval(of(journal)))
+    assert moved.journal == journal
+    error = refused(master, SplitInterval(of(journal), b"k"))
+    assert (error.code, error.reason) == (FailureCode.FAILED_PRECONDITION, "IS_LOG")
+    assert "logs are never split" in error.message
+    assert "all the keys already" in refused(master, MergeIntervals(of(journal))).message
+
+
+def test_a_worker_bound_to_other_code_gets_nothing() -> None:
+    world, master = running()
+    world.join("other", package="cd" * 32)
+    master.run()
+    error = refused(master, MoveInterval(at(b"a"), "other"))
+    assert (error.code, error.reason) == (FailureCode.FAILED_PRECONDITION, "WORKER_UNFIT")
+    assert "those that may run it: w1, w2" in error.remedy
+    assert refused(master, SplitInterval(at(b"a"), b"b", "other")).reason == "WORKER_UNFIT"
+
+
+# Splits.
+
+
+def test_g11_a_split_covers_the_same_keys_and_names_what_the_children_start_from_7_1() -> None:
+    world, master = running()
+    before = here(world.catalog(), b"a")
+    lower, upper = make(master, SplitInterval(at(b"a"), b"g"))
+    assert bounds(world.catalog()) == [KeyInterval(b"", b"g"), KeyInterval(b"g", b"m"), KeyInterval(b"m", None)]
+    for child in (lower, upper):
+        assert [parent.journal for parent in child.parents] == [before.journal]
+        assert child.parents[0].keys == before.keys
+        assert child.sequencer > before.sequencer
+        assert child.owner == before.owner, "children stay where the state is"
+        assert not world.has_journal(child.journal), "whoever opens a child creates its journal"
+    assert lower.journal != upper.journal != before.journal
+    assert lower.sequencer != upper.sequencer
+    assert world.has_journal(before.journal)
+    assert world.catalog().journal_lives(before.journal)
+
+
+def test_the_upper_half_goes_where_it_is_told_to() -> None:
+    world, master = running()
+    mine = here(world.catalog(), b"a").owner.worker_id
+    other = "w2" if mine == "w1" else "w1"
+    lower, upper = make(master, SplitInterval(at(b"a"), b"g", other))
+    assert (lower.owner.worker_id, upper.owner.worker_id) == (mine, other)
+
+
+@pytest.mark.parametrize(("key", "part"), [(b"m", "outside"), (b"z", "outside"), (b"", "nothing would be below")])
+def test_a_key_that_does_not_divide_an_interval_is_refused(key: bytes, part: str) -> None:
+    _, master = running()
+    error = refused(master, SplitInterval(at(b"a"), key))
+    assert (error.code, error.reason) == (FailureCode.INVALID_ARGUMENT, "KEY_OUTSIDE")
+    assert part in error.message
+    assert "['', 'm')" in error.message
+
+
+def test_lineage_is_one_deep_until_the_owner_lets_go() -> None:
+    world, master = running()
+    parent = here(world.catalog(), b"a").journal
+    lower, _ = make(master, SplitInterval(at(b"a"), b"g"))
+    for request in (
+        SplitInterval(of(lower.journal), b"c"),
+        MergeIntervals(of(lower.journal)),
+        MergeIntervals(at(b"h")),
+    ):
+        error = refused(master, request)
+        assert (error.code, error.reason) == (FailureCode.FAILED_PRECONDITION, "HAS_PARENTS")
+        assert parent in error.message
+        assert f"waits for its owner {lower.owner.worker_id}" in error.remedy
+
+
+# Merges.
+
+
+def test_g11_a_merge_makes_one_child_of_two_neighbours_7_1() -> None:
+    world, master = running(points=(b"g", b"m"))
+    known = world.catalog()
+    left, right = here(known, b"a"), here(known, b"h")
+    (child,) = make(master, MergeIntervals(at(b"a")))
+    assert bounds(world.catalog()) == [KeyInterval(b"", b"m"), KeyInterval(b"m", None)]
+    assert [parent.journal for parent in child.parents] == [left.journal, right.journal]
+    assert [parent.keys for parent in child.parents] == [left.keys, right.keys]
+    assert child.sequencer > max(left.sequencer, right.sequencer)
+    assert child.owner == left.owner
+    assert all(world.catalog().journal_lives(one.journal) for one in (left, right))
+
+
+def test_the_last_interval_has_nothing_to_merge_with() -> None:
+    _, master = running()
+    error = refused(master, MergeIntervals(at(b"z")))
+    assert (error.code, error.reason) == (FailureCode.FAILED_PRECONDITION, "NO_NEIGHBOUR")
+    assert error.remedy == "name the interval before it"
+
+
+# Letting go.
+
+
+def test_parents_go_when_every_child_has_let_go_and_then_their_journal_6_2() -> None:
+    world, master = running()
+    parent = here(world.catalog(), b"a").journal
+    lower, upper = make(master, SplitInterval(at(b"a"), b"g"))
+    release(master, lower)
+    assert not here(world.catalog(), b"a").parents
+    assert here(world.catalog(), b"h").parents
+    assert world.has_journal(parent), "the other child still reads it"
+    release(master, upper)
+    assert not here(world.catalog(), b"h").parents
+    assert not world.has_journal(parent)
+    assert not world.catalog().retired
+    assert not world.catalog().journal_lives(parent)
+    again = make(master, SplitInterval(at(b"a"), b"c"))
+    assert [one.parents[0].journal for one in again] == [lower.journal] * 2
+
+
+def test_a_merged_child_lets_go_of_both_parents() -> None:
+    world, master = running(points=(b"g", b"m"))
+    known = world.catalog()
+    parents = [here(known, key).journal for key in (b"a", b"h")]
+    (child,) = make(master, MergeIntervals(at(b"a")))
+    release(master, child)
+    assert not any(world.has_journal(parent) for parent in parents)
+    assert not here(world.catalog(), b"a").parents
+
+
+def test_6_2_what_a_deposed_owner_says_of_its_parents_counts_for_nothing() -> None:
+    world, master = running()
+    lower, _ = make(master, SplitInterval(at(b"a"), b"g"))
+    other = "w2" if lower.owner.worker_id == "w1" else "w1"
+    make(master, MoveInterval(of(lower.journal), other))
+    assert release(master, lower) == []
+    assert here(world.catalog(), b"a").parents
+
+
+def test_a_master_that_dies_between_letting_go_and_dropping_leaves_the_journal_to_the_next() -> None:
+    world, master = running()
+    parent = here(world.catalog(), b"a").journal
+    children = make(master, SplitInterval(at(b"a"), b"g"))
+    master.ask(ReleaseParents({one.journal: one.sequencer for one in children}))
+    while not isinstance(master.waiting[0], Transact):
+        master.step()
+    master.step()
+    assert set(world.catalog().retired) == {parent}
+    assert world.has_journal(parent)
+    Master(world, "next").run()
+    assert not world.has_journal(parent)
+    assert not world.catalog().retired
+
+
+def test_a_cancelled_topology_leaves_no_journal_of_a_parent_behind() -> None:
+    world, master = running()
+    parent = here(world.catalog(), b"a").journal
+    lower, _ = make(master, SplitInterval(at(b"a"), b"g"))
+    now_of(world.store.create_journal(lower.journal))
+    master.call(CancelTopology("zeitgeist"))
+    assert not world.has_journal(parent)
+    assert not world.has_journal(lower.journal)
+
+
+# Once, whatever happens.
+
+
+def test_a_repeated_request_is_the_same_request() -> None:
+    for request in (
+        MoveInterval(at(b"a"), request_id="r"),
+        SplitInterval(at(b"a"), b"g", request_id="r"),
+        MergeIntervals(at(b"a"), request_id="r"),
+    ):
+        world, master = running()
+        first = make(master, request)
+        revision = world.state.revision
+        assert make(master, request) == first
+        assert make(Master(world, "next"), request) == first
+        assert world.catalog().revision <= revision + 2, "only the election changed anything"
+
+
+def test_one_request_id_for_two_verbs_names_two_requests() -> None:
+    _, master = running()
+    make(master, MoveInterval(at(b"a"), request_id="r"))
+    assert len(make(master, SplitInterval(at(b"a"), b"g", request_id="r"))) == 2
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_outcome_that_nobody_knows_is_settled_by_reading_again(applied: bool) -> None:
+    for request in (
+        MoveInterval(at(b"a"), request_id="r"),
+        SplitInterval(at(b"a"), b"g", request_id="r"),
+        MergeIntervals(at(b"a"), request_id="r"),
+    ):
+        world, master = running()
+        ticket = master.ask(request)
+        while not isinstance(master.waiting[0], Transact):
+            master.step()
+        lost = master.waiting.popleft()
+        assert isinstance(lost, Transact)
+        if applied:
+            assert world.transact(lost.compares, lost.puts, lost.deletes).committed
+        drawn = world.catalog().drawn
+        master.take(master.core.transacted(lost.operation, None))
+        master.run()
+        answer = master.answers[ticket]
+        assert isinstance(answer, Intervals)
+        assert len(answer.intervals) == (2 if isinstance(request, SplitInterval) else 1)
+        assert (world.catalog().drawn > drawn) is not applied
+
+
+def test_what_was_decided_on_an_older_owners_load_is_not_done() -> None:
+    world, master = running()
+    old = here(world.catalog(), b"a")
+    make(master, MoveInterval(at(b"a")))
+    for request in (
+        MoveInterval(of(old.journal), expected=old.sequencer),
+        SplitInterval(of(old.journal), b"g", expected=old.sequencer),
+        MergeIntervals(of(old.journal), expected=old.sequencer),
+    ):
+        assert refused(master, request).code is FailureCode.ABORTED
+
+
+def test_6_2_a_deposed_masters_split_changes_nothing() -> None:
+    world, old = running()
+    old.ask(SplitInterval(at(b"a"), b"g"))
+    while not isinstance(old.waiting[0], Transact):
+        old.step()
+    Master(world, "next").run()
+    revision = world.state.revision
+    old.run()
+    assert world.state.revision == revision
+    assert len(bounds(world.catalog())) == 2
+
+
+def test_7_1_a_split_without_living_owners_waits_for_one() -> None:
+    world, master = running()
+    for worker in ("w1", "w2"):
+        world.leave(worker)
+    master.run()
+    lower, upper = make(master, SplitInterval(at(b"a"), b"g"))
+    assert not lower.HasField("owner")
+    assert lower.sequencer > 0
+    world.join("w3")
+    master.run()
+    known = world.catalog()
+    assert {here(known, key).owner.worker_id for key in (b"a", b"h")} == {"w3"}
+    assert here(known, b"h").sequencer > upper.sequencer
+    assert here(known, b"h").parents == upper.parents, "who opens it late starts from the same journal"
+
+
+# What is named wrongly.
+
+
+def test_names_of_nothing_are_said_with_the_nearest() -> None:
+    _, master = running()
+    for name, code, part in (
+        (IntervalName("zeitgist", "window-counter", key=b"a"), FailureCode.NOT_FOUND, "did you mean 'zeitgeist'"),
+        (IntervalName("zeitgeist", "window-countr", key=b"a"), FailureCode.NOT_FOUND, "did you mean 'window-counter'"),
+        (of("window-counter.1.j9999"), FailureCode.NOT_FOUND, "it never was, or was split or merged"),
+        (of("nonsense"), FailureCode.NOT_FOUND, "no interval has journal 'nonsense'"),
+        (COUNTER, FailureCode.INVALID_ARGUMENT, "has 2 intervals, and none of them is named"),
+        (at(b"k" * 5_000), FailureCode.INVALID_ARGUMENT, "a key of 5,000 bytes"),
+    ):
+        error = refused(master, MoveInterval(name))
+        assert error.code is code
+        assert part in error.message
+    error = refused(master, MoveInterval(at(b"a"), "w3"))
+    assert (error.code, error.reason) == (FailureCode.NOT_FOUND, "WORKER_UNKNOWN")
+    assert "registered: w1, w2" in error.remedy
+
+
+def test_the_only_interval_needs_no_further_name() -> None:
+    world, master = running(points=())
+    assert len(bounds(world.catalog())) == 1
+    assert len(make(master, SplitInterval(COUNTER, b"g"))) == 2
+
+
+def test_without_another_worker_nothing_moves() -> None:
+    _, master = running(workers=("w1",))
+    error = refused(master, MoveInterval(at(b"a")))
+    assert (error.code, error.reason) == (FailureCode.FAILED_PRECONDITION, "NO_OTHER_WORKER")
+
+
+def test_intervals_of_a_topology_that_has_ended_stay_as_they_are() -> None:
+    _, master = running()
+    master.call(DrainTopology("zeitgeist"))
+    assert len(make(master, SplitInterval(at(b"a"), b"g"))) == 2
+    master.call(CancelTopology("zeitgeist"))
+    error = refused(master, MoveInterval(at(b"z")))
+    assert (error.code, error.reason) == (FailureCode.FAILED_PRECONDITION, "NOT_RUNNING")
