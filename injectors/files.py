@@ -1,8 +1,9 @@
 """The file injector of figure 10: JSON lines, CSV or raw lines from files that may still grow (section 5.2).
 
-A record is known by its file's name and its byte offset in it: read again, after a crash or by an
-injector without a checkpoint, it has no second effect. So a name stands for one content: files grow at
-their ends, and are not truncated, or replaced under the same name.
+A record is known by its source, which is the injector process unless it names another, by its file's name and
+its byte offset in it: read again, after a crash or by an injector without a checkpoint, but of the same source,
+it has no second effect. So a name stands for one content: files grow at their ends, and are not truncated, or
+replaced under the same name.
 
 The oldest file is read first, and the injector low watermark is that of the oldest unfinished one.
 """
@@ -235,18 +236,28 @@ class FileInjector:
         for file in self._progress:
             self._starts[file.name].offset = file.restart(self._injector.acknowledged(file.name))
         temporary = path.with_name(path.name + ".new")
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self._starts)))
-        temporary.replace(path)
+        try:
+            temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self._starts)))
+            temporary.replace(path)
+        except OSError as error:
+            log.warning(
+                "checkpoint %s is not written: %s; a restart has more to read, and injects nothing twice", path, error
+            )
 
 
 def _load(path: Path | None) -> dict[str, _Start]:
-    if path is None or not path.exists():
+    if path is None:
+        return {}
+    if not path.parent.is_dir():
+        raise SourceError(f"checkpoint {path}: there is no directory {path.parent} to keep it in")
+    if not path.exists():
         return {}
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, _Start])
     except msgspec.DecodeError as error:
         raise SourceError(
-            f"checkpoint {path} is not one of ours ({error}): name another, or remove it; nothing is injected twice"
+            f"checkpoint {path} is not one of ours ({error}): name another, or remove it; under the same process name "
+            "nothing is injected twice"
         ) from error
 
 

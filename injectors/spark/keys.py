@@ -63,7 +63,7 @@ async def find_code_keys(client: ControlClient, stream: str) -> CodeKeys:
 
     SinkError if the stream does not carry mappings; KeyExtractionError if the code of a function cannot be had.
     """
-    routing = await anext(client.watch_routing(stream))
+    routing = await client.routing(stream)
     if carried := _FORMATS.get(routing.stream.format):
         raise SinkError(
             f"stream {stream!r} carries {carried}, and a row is a mapping of its columns: write it to a stream of "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -23,6 +24,13 @@ from millwheel.injectors.spark.schema import check_schema
 from millwheel.injectors.spark.tasks import TaskReport, micro_batch, write_partition
 
 __all__ = ["BatchWriter", "MillwheelDataSource", "StreamWriter"]
+
+log = logging.getLogger("millwheel.spark")
+
+_IN_ALREADY: Final = (
+    "batch %d of %r into stream %r is in already: no row is sent. If this is another load, give it a name of its own "
+    "(option 'query') or the next number (option 'batch')"
+)
 
 
 class MillwheelDataSource(DataSource):
@@ -101,8 +109,12 @@ class BatchWriter(DataSourceArrowWriter):
             raise OptionError("query", "is missing: a name for this load, the same one whenever it is tried again")
         self.options = options
         self.batch = BatchOf(options.scope(options.query), options.batch)
-        # One that is in may have finished its process, too, which then takes no new sequencer.
-        self.sequencer = 0 if is_committed(options, self.batch) else announce(options)
+        self.sequencer = 0
+        if is_committed(options, self.batch):
+            # Its process may have finished, too, and then takes no new sequencer.
+            log.warning(_IN_ALREADY, options.batch, options.query, options.stream)
+        else:
+            self.sequencer = announce(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In an executor: one partition."""
