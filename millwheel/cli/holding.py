@@ -181,13 +181,14 @@ def _injector(found: Watermark, name: str) -> Cause:
         )
     process = row.process
     who = f"{name}: injector process {process!r}"
+    end = f"or end it by `millwheel injector finish {found.sender.removeprefix(INJECTOR_PREFIX)} {process}`"
     silence = row.silence_us if row.HasField("silence_us") else None
     if row.sequencer == 0:
-        return Cause("injector", name, f"{who} is expected, and has never announced itself", "start it", "", process)
-    if row.idle:
         return Cause(
-            "injector", name, f"{who} is idle, and no other is active", "send something, or finish it", "", process
+            "injector", name, f"{who} is expected, and has never announced itself", f"start it, {end}", "", process
         )
+    if row.idle:
+        return Cause("injector", name, f"{who} is idle, and no other is active", f"send something, {end}", "", process)
     at = format_timestamp(Timestamp(row.watermark_us))
     if row.hold.kind == HoldKind.HOLD_KIND_INJECTOR:
         since = "since the server started" if silence is None else f"for {silence / 1e6:.0f} s"
@@ -195,7 +196,7 @@ def _injector(found: Watermark, name: str) -> Cause:
             "injector",
             name,
             f"{who} has reported nothing {since}; its low watermark is {at}",
-            "see whether it runs; start it again under the same name, or finish it",
+            f"see whether it runs; start it again under the same name, {end}",
             "",
             process,
         )

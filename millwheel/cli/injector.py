@@ -1,4 +1,4 @@
-"""``millwheel injector list``, and ``millwheel inject file``."""
+"""``millwheel injector``: list, finish; and ``millwheel inject file``."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ from millwheel.core.time import Timestamp, format_timestamp, seconds
 from millwheel.injectors.files import FileInjector, FileSettings
 from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
 from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import injection_pb2 as injection
+from millwheel.sdk.errors import did_you_mean
 
 __all__ = ["app", "inject_app"]
 
 app = typer.Typer(help="Injectors: the processes that feed streams.", no_args_is_help=True)
 inject_app = typer.Typer(help="Feed a stream from outside.", no_args_is_help=True)
-
-
-@app.callback()
-def _verbs() -> None:
-    """Injectors: the processes that feed streams."""
 
 
 @inject_app.callback()
@@ -56,7 +53,7 @@ def list_injectors(
         (one.stream, one.process, one.sequencer, _state(one), format_timestamp(Timestamp(one.watermark_us)))
         for one in found
     ]
-    print_table(("stream", "process", "sequencer", "state", "watermark"), rows, empty="No injectors.")
+    print_table(("stream", "process", "sequencer", "state", "watermark"), rows, empty="no injectors")
 
 
 def _state(status: injection.InjectorStatus) -> str:
@@ -76,6 +73,39 @@ def _plain(status: injection.InjectorStatus) -> dict[str, Plain]:
     }
 
 
+@app.command()
+def finish(
+    stream: Annotated[str, typer.Argument(help="The stream that it feeds.")],
+    process: Annotated[str, typer.Argument(help="The process's name.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Declare that an injector process sends nothing more, so that no low watermark waits for it."""
+    asyncio.run(_check_known(stream, process, address))
+    if not yes:
+        typer.confirm(f"End injector process {process} of stream {stream}, for good?", abort=True, err=True)
+
+    async def work() -> None:
+        async with Injector(address, stream, process=process) as injector:
+            await injector.finish()
+
+    asyncio.run(work())
+    print(f"injector process {process} of stream {stream} has finished")
+
+
+async def _check_known(stream: str, process: str, address: str) -> None:
+    """RequestError (NOT_FOUND) unless it has announced itself, or is expected: to finish another would make it."""
+    async with ControlClient(address) as client:
+        known = {one.process for one in await client.list_injectors(stream)}
+        known.update((await client.routing(stream)).stream.expected_injectors)
+    if process not in known:
+        raise RequestError(
+            FailureCode.NOT_FOUND,
+            f"stream {stream!r} has no injector process {process!r}{did_you_mean(process, sorted(known))}",
+            "`millwheel injector list` shows those that there are",
+        )
+
+
 @inject_app.command("file")
 def inject_file(
     stream: Annotated[str, typer.Argument(help="The stream to feed.")],
@@ -91,7 +121,9 @@ def inject_file(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Remembers how far all is acknowledged, so that a restart reads less.")
     ] = None,
-    process: Annotated[str, typer.Option(help="This process's name; a second one of a name ends the first.")] = "",
+    process: Annotated[
+        str, typer.Option(help="This process's name, by default files-HOST; a second one of a name ends the first.")
+    ] = "",
     column: Annotated[
         list[str] | None, typer.Option(metavar="NAME=TYPE", help="A CSV column that is int or float. May be repeated.")
     ] = None,

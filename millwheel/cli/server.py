@@ -16,7 +16,7 @@ from millwheel.cli.dev_server import DevServer, DevSettings, serve
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Servers of one's own.", no_args_is_help=True)
+app = typer.Typer(help="Servers: run one.", no_args_is_help=True)
 
 
 class LogLevel(StrEnum):
@@ -30,7 +30,7 @@ class LogLevel(StrEnum):
 
 @app.callback()
 def _nouns() -> None:
-    """Servers of one's own."""
+    """Servers: run one."""
 
 
 @app.command("start-dev")

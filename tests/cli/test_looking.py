@@ -75,6 +75,30 @@ async def test_g8_explain_names_whatever_holds_a_watermark_back(server: Server) 
         await injector.close()
 
 
+async def test_g8_a_process_that_is_gone_for_good_is_finished_by_an_operator_5_2(server: Server) -> None:
+    async with Injector(server.address, "spoken", process="gone", topology=program.words) as gone:
+        await gone.advance(1_000_000)
+    async with Injector(server.address, "spoken", process="reader", topology=program.words) as injector:
+        await injector.idle()
+        told = await explained(server, "injector process 'gone'")
+        await injector.advance(5_000_000)
+        unknown = await run_cli(server.address, "injector", "finish", "spoken", "gnoe", "--yes")
+        assert unknown.code == 3
+        assert "did you mean 'gone'" in unknown.err
+        asked = await run_cli(server.address, "injector", "finish", "spoken", "gone")
+        assert asked.code == 1
+        assert "for good?" in asked.err
+        told = await run_cli(server.address, "injector", "finish", "spoken", "gone", "--yes")
+        assert (told.code, told.out) == (0, "injector process gone of stream spoken has finished\n"), told.err
+        again = await run_cli(server.address, "injector", "finish", "spoken", "gone", "--yes")
+        assert again.code == 6
+        assert "has finished, and that is final" in again.err
+        await injector.send(Word("plain"), timestamp=6_000_000)
+        await injector.advance(7_000_000)
+        await injector.flush()
+        await explained(server, "1970-01-01T00:00:07Z")
+
+
 async def test_show_has_a_row_for_each_source_and_computation(server: Server) -> None:
     async with Injector(server.address, "spoken", process="reader", topology=program.words) as injector:
         await injector.send(Word("plain"), timestamp=1_000_000)
@@ -82,6 +106,7 @@ async def test_show_has_a_row_for_each_source_and_computation(server: Server) ->
         await injector.flush()
         await explained(server, "1970-01-01T00:00:02Z")
         shown = await run_cli(server.address, "watermark", "show", "-o", "json")
+        assert shown.code == 0, shown.err
         rows = json.loads(shown.out)
         assert [(row["kind"], row["name"], row["low_watermark"], row["held_by"]) for row in rows] == [
             ("source", "spoken", "1970-01-01T00:00:02Z", "injector process reader"),
