@@ -135,6 +135,29 @@ def test_injector_sequences_need_no_admission_until_the_injector_is_retired_8() 
         assert judge(known, PositionIds("in/p/0", 0, [7]), sender=injector).outcome is Outcome.REFUSED_SEQUENCER
 
 
+def test_g13_positions_that_an_injector_counted_for_itself_go_with_its_sequencer_6_1_1() -> None:
+    """Each start of a process that gives its records no ids of their own left a sequence behind, in every receiver and
+    for ever. Its predecessors are refused by their sequencers; a partition's positions are whoever's sends it."""
+    dedup, successor = Dedup(ALL_KEYS, "r1"), restored(Dedup(ALL_KEYS, "r1"))
+    for number in range(1, 20):
+        sender = Sender("injector/in/p", number, None, "injector/in")
+        successor.replay(commit(dedup, PositionIds(f"in/p/s{number}", 0, [1]), sender=sender))
+        successor.replay(commit(dedup, PositionIds("in/p/p:0/s1", 0, [number]), sender=sender))
+    old = Sender("injector/in/p", 18, None, "injector/in")
+    for known in (dedup, successor, restored(dedup)):
+        assert known.seen_ids == 1 + 19
+        assert judge(known, PositionIds("in/p/s18", 0, [1]), sender=old).outcome is Outcome.REFUSED_SEQUENCER
+        assert judge(known, PositionIds("in/p/p:0/s1", 0, [3]), sender=sender).duplicates == [0]
+
+
+def test_g1_positions_of_a_predecessor_that_are_not_committed_yet_stay_6_1_1() -> None:
+    dedup = Dedup(ALL_KEYS, "r1")
+    verdict = judge(dedup, PositionIds("in/p/s1", 0, [1]), sender=Sender("injector/in/p", 1, None, "injector/in"))
+    commit(dedup, PositionIds("in/p/s2", 0, [1]), sender=Sender("injector/in/p", 2, None, "injector/in"))
+    dedup.committed(dedup.take([(verdict, None)]))
+    assert dedup.seen_ids == 2
+
+
 def test_a_record_is_not_taken_twice() -> None:
     dedup = Dedup(ALL_KEYS, "r1")
     verdict = judge(dedup, OpaqueIds([X]), sender=weak())

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.watermarks import INJECTOR_PREFIX
 from millwheel.store.contract import TERMINAL_SEQUENCER
 from millwheel.worker.dedup.batches import BatchSource
 from millwheel.worker.dedup.delta import IdDelta
@@ -110,6 +111,18 @@ class Dedup:
     def _learn(self, computation: str, span: Span, sequencer: int) -> None:
         if self._tables.sequencers.learn(computation, span, sequencer):
             self._news.sequencers.append((computation, span, sequencer))
+            if isinstance(span, str):
+                self._forget_drawn(span, sequencer)
+
+    def _forget_drawn(self, origin: str, sequencer: int) -> None:
+        """Positions that an injector process counts for itself ("stream/process/s5") die with its sequencer: what is
+        sent under an older one is refused from now on. What is received and not committed is left for another time."""
+        prefix = f"{origin.removeprefix(INJECTOR_PREFIX)}/s"
+        own = [source for source in self._tables.positions.values() if source.origin == origin]
+        for source in own:
+            number = source.sequence.removeprefix(prefix) if source.sequence.startswith(prefix) else ""
+            if number.isdigit() and int(number) < sequencer and not source.pending.ids:
+                self.retire(source.sequence)
 
     def _check_positions(self, ids: PositionIds, keys: Sequence[bytes], sender: Sender) -> Verdict:
         source = self._tables.positions.get(ids.sequence)
