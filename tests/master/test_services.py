@@ -15,7 +15,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from millwheel.client.control import ControlClient
 from millwheel.client.log_link import delete_cursor, list_cursors
+from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.core.catalog_keys import LEADERSHIP
 from millwheel.core.time import MAX_TIMESTAMP, milliseconds
 from millwheel.master.messages import SubmitTopology
 from millwheel.master.packages import MAX_PACKAGE_BYTES, Packages
@@ -377,6 +379,15 @@ async def test_a_request_at_a_master_that_loses_its_leadership_fails_and_can_be_
         record = await client.submit(with_code(topology()), "r1")
     assert record.version == 1
     assert term.is_over
+
+
+async def test_a_master_between_two_terms_does_not_send_callers_to_itself() -> None:
+    coordinator = MemoryCoordinator()
+    await coordinator.transact((), [Put(LEADERSHIP, b"127.0.0.1:1")])
+    error = await refused(MasterShell(coordinator, MemoryStore(), "127.0.0.1:1").term())
+    assert (error.reason, error.leader) == ("NOT_LEADING", "")
+    assert "no master leads just now" in error.message
+    await coordinator.close()
 
 
 class SilentStore(MemoryStore):

@@ -16,6 +16,9 @@ from tests.system.words import Seen, Word
 SOON = 2.0
 """Seconds."""
 
+LEASE = 10.0
+"""Seconds that the roles of a development server may stand still."""
+
 
 async def test_sigterm_ends_an_idle_server_at_once_with_code_0(server: Server) -> None:
     code, seconds = await server.stop()
@@ -53,6 +56,23 @@ async def flood(injector: Injector, count: int) -> None:
         numbers = range(first, first + 100)
         await injector.send_many([Word(f"w{n % 100}") for n in numbers], list(numbers), positions=list(numbers))
         await asyncio.sleep(0.002)
+
+
+async def test_g1_a_server_that_stood_still_for_longer_than_its_leases_goes_on_and_repeats_nothing_6_2(
+    server: Server,
+) -> None:
+    await submit(server)
+    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+        await injector.send(Word("word"), timestamp=1_000_000)
+        await injector.flush()
+        server.process.send_signal(signal.SIGSTOP)
+        sending = asyncio.create_task(injector.send_many([Word("word")] * 100, [1_000_000] * 100))
+        await asyncio.sleep(LEASE + 1.0)
+        server.process.send_signal(signal.SIGCONT)
+        await sending
+        await injector.flush()
+    assert server.logged("the lease has ended"), "the pause was too short to mean anything"
+    assert [seen.times for seen in await read(server, "seen", Seen, 101)] == list(range(1, 102))
 
 
 async def test_sigint_is_as_good(tmp_path: Path) -> None:
