@@ -79,6 +79,11 @@ class MasterShell:
         finally:
             await self.observer.close()
 
+    @property
+    def leads(self) -> bool:
+        """Whether this replica leads, as far as it knows."""
+        return self._term is not None and not self._term.is_over
+
     async def leading(self) -> Term:
         """Wait until this replica leads and has read the catalog; for tests and for starting up."""
         while True:

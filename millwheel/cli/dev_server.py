@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import AuthorityShell
+from millwheel.cli.daemons.pieces import cancel, draw_sequencer, ensure_journal, serve_metrics, settle_memory
 from millwheel.client.control import ControlClient
-from millwheel.coordination.contract import Compare, Coordinator, Put
-from millwheel.core.catalog_keys import SEQUENCER, authority_key
+from millwheel.coordination.contract import Put
+from millwheel.core.catalog_keys import authority_key
 from millwheel.master.services.injection import InjectionServicer
 from millwheel.master.services.routing import RoutingServicer
 from millwheel.master.services.topologies import TopologyServicer
@@ -36,7 +35,6 @@ from millwheel.rpc.v1.control_pb2_grpc import (
 )
 from millwheel.rpc.v1.injection_pb2_grpc import add_InjectionServiceServicer_to_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
-from millwheel.store.contract import JournalExistsError, StateStore
 from millwheel.store.database import EmbeddedDatabase
 from millwheel.worker.interval import Settings
 from millwheel.worker.shell.authority import AuthorityLink
@@ -107,26 +105,13 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         await server.start()
         stack.push_async_callback(server.stop, 0.5)
         if settings.metrics_port is not None:
-            _serve_metrics(stack, settings, registry)
-        stack.push_async_callback(_cancel, asyncio.create_task(_watch_authority(authority, failed)))
+            serve_metrics(stack.enter_context(ExitStack()), registry, settings.host, settings.metrics_port)
+        stack.push_async_callback(cancel, asyncio.create_task(_watch_authority(authority, failed)))
         await worker.start()
         stack.push_async_callback(worker.close)
         await master.leading()
-        _settle_memory()
+        settle_memory()
         yield DevServer(address, path, worker, failed)
-
-
-def _settle_memory() -> None:
-    """Set the interpreter up for serving.
-
-    What start-up made lives for ever: the collector need not look at it, nor run after every few allocations. And a
-    thread that comes back from the disk waits for the interpreter for as long as the switch interval: 5 ms
-    by default, which is several times a commit.
-    """
-    sys.setswitchinterval(0.0003)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 async def _start_authority(
@@ -136,8 +121,8 @@ async def _start_authority(
     address: str,
     registry: CollectorRegistry,
 ) -> AuthorityShell:
-    sequencer = await _draw_sequencer(database.coordinator)
-    await _ensure_journal(database.store, _AUTHORITY_JOURNAL)
+    sequencer = await draw_sequencer(database.coordinator)
+    await ensure_journal(database.store, _AUTHORITY_JOURNAL)
     shell = await AuthorityShell.open(database.store, _AUTHORITY_JOURNAL, sequencer, registry=registry)
     stack.push_async_callback(shell.close)
     add_WatermarkServiceServicer_to_server(WatermarkServicer(shell), server)
@@ -166,7 +151,7 @@ async def _start_master(
     add_InjectionServiceServicer_to_server(InjectionServicer(shell), server)
     task = asyncio.create_task(shell.run())
     task.add_done_callback(lambda done: _failed(failed, done))
-    stack.push_async_callback(_cancel, task)
+    stack.push_async_callback(cancel, task)
     return shell
 
 
@@ -202,44 +187,6 @@ async def _watch_authority(shell: AuthorityShell, failed: asyncio.Future[None]) 
 def _failed(failed: asyncio.Future[None], task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None and not failed.done():
         failed.set_exception(error)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-def _serve_metrics(stack: AsyncExitStack, settings: DevSettings, registry: CollectorRegistry) -> None:
-    assert settings.metrics_port is not None
-    try:
-        server, thread = start_http_server(settings.metrics_port, settings.host, registry)
-    except OSError as error:
-        raise RequestError(
-            FailureCode.UNAVAILABLE,
-            f"cannot serve metrics on {settings.host}:{settings.metrics_port}: {error.strerror}",
-            "stop the process that has the port, or choose another --metrics-port",
-            reason="PORT_UNAVAILABLE",
-        ) from error
-    stack.callback(thread.join)
-    stack.callback(server.server_close)
-    stack.callback(server.shutdown)
-
-
-async def _ensure_journal(store: StateStore, journal: str) -> None:
-    try:
-        await store.create_journal(journal)
-    except JournalExistsError:
-        log.info("journal %s: taken up again", journal)
-
-
-async def _draw_sequencer(coordinator: Coordinator) -> int:
-    """The next sequencer from the counter that the master draws from, too (6.2)."""
-    while True:
-        entry = await coordinator.get(SEQUENCER)
-        number = (int(entry.value) if entry is not None else 0) + 1
-        compare = Compare(SEQUENCER, entry.modified if entry is not None else 0)
-        if (await coordinator.transact([compare], [Put(SEQUENCER, str(number).encode())])).committed:
-            return number
 
 
 Wait = Callable[[], Awaitable[None]]

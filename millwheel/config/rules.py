@@ -17,6 +17,8 @@ EXPOSED: Final = (
     "rpc.tls_ca, or, in a network that you trust, rpc.insecure = true"
 )
 
+_ANY: Final = ("0.0.0.0", "::", "")
+
 
 def impossible(settings: Settings) -> Iterator[tuple[str, str]]:
     """(setting, what is wrong with it in the company of others), all of them."""
@@ -25,6 +27,8 @@ def impossible(settings: Settings) -> Iterator[tuple[str, str]]:
     secured = rpc.tls_cert is not None or rpc.insecure
     if rpc.listen and not secured and not is_loopback(split_address(rpc.listen)[0]):
         yield "rpc.listen", f"{rpc.listen} {EXPOSED}"
+    if rpc.listen and split_address(rpc.listen)[0] in _ANY and not rpc.advertise:
+        yield "rpc.advertise", f"is missing: others cannot connect to {rpc.listen}, which stands for every address"
     if metrics.listen not in ("", "off") and not secured and not is_loopback(split_address(metrics.listen)[0]):
         yield "metrics.listen", f"{metrics.listen} {EXPOSED}"
     for name, section in (("coordinator", settings.coordinator), ("store", settings.store)):

@@ -124,6 +124,7 @@ def test_a_secret_is_in_no_message(tmp_path: Path) -> None:
             "rpc.listen (",
         ),
         ('[metrics]\nlisten = "10.0.0.1:9433"\n', "metrics.listen ("),
+        ('[rpc]\nlisten = "[::]:1"\ninsecure = true\n', "rpc.advertise (default): is missing: others cannot connect"),
         ('[rpc]\ntls_cert = "a.pem"\n', "rpc.tls_key (default): is missing: TLS is mutual"),
         ('[store]\nkind = "embedded"\n', "store.path (default): is missing"),
         ('[store]\ntls_cert = "a"\ntls_ca = "b"\n', "store.tls_key (default): is missing"),
@@ -140,8 +141,8 @@ def test_what_settings_may_not_say_together(tmp_path: Path, text: str, told: str
 @pytest.mark.parametrize(
     "text",
     [
-        '[rpc]\nlisten = "0.0.0.0:7433"\ninsecure = true\n',
-        '[rpc]\nlisten = "0.0.0.0:7433"\ntls_cert = "a"\ntls_key = "b"\ntls_ca = "c"\n',
+        '[rpc]\nlisten = "0.0.0.0:7433"\nadvertise = "h"\ninsecure = true\n',
+        '[rpc]\nlisten = "0.0.0.0:7433"\nadvertise = "h:1"\ntls_cert = "a"\ntls_key = "b"\ntls_ca = "c"\n',
         '[rpc]\nlisten = "localhost:7433"\n',
         '[rpc]\nlisten = "127.1.2.3:7433"\n',
         '[rpc]\nlisten = "[::1]:7433"\n',

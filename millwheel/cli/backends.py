@@ -1,0 +1,166 @@
+"""The store and the coordinator that the settings choose; waited for, however long they are away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from millwheel.config import Configuration, CoordinatorSection, Settings, StoreSection
+from millwheel.coordination.contract import Coordinator, CoordinatorError
+from millwheel.rpc.channel import Backoff
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.sdk.errors import MillwheelError
+from millwheel.store.contract import StateStore, StoreError
+from millwheel.store.database import EmbeddedDatabase
+
+__all__ = ["Backends", "OpenBackends", "open_backends"]
+
+log = logging.getLogger("millwheel")
+
+_AGAIN: Final = Backoff(0.2, 5.0)
+_SAY_AGAIN: Final = 30.0
+"""Seconds after which the same trouble is worth another line."""
+
+Opened = TypeVar("Opened", StateStore, Coordinator)
+
+
+@dataclass(slots=True)
+class Backends:
+    """Both, open; they are closed with it."""
+
+    store: StateStore
+    coordinator: Coordinator
+    stack: AsyncExitStack
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stack.aclose()
+
+
+Tell = Callable[[str], None]
+"""Called with what is waited for, whenever that changes."""
+
+OpenBackends = Callable[[Configuration, Tell], Awaitable[Backends]]
+
+
+async def open_backends(configuration: Configuration, tell: Tell) -> Backends:
+    """Open what the settings name. While it cannot be had it is waited for: the log names setting and remedy."""
+    settings = configuration.settings
+    async with AsyncExitStack() as stack:
+        opening = _Opening(settings, stack)
+        coordinator = await _waited(opening.coordinator, _coordinator_name(configuration), tell)
+        store = await _waited(opening.store, _store_name(configuration), tell)
+        return Backends(store, coordinator, stack.pop_all())
+
+
+class _Opening:
+    """Opens each of them once; what is opened closes with the stack."""
+
+    def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
+        self._settings = settings
+        self._stack = stack
+        self._databases: dict[Path, EmbeddedDatabase] = {}
+
+    async def coordinator(self) -> Coordinator:
+        """The coordinator; CoordinatorError or another says why not."""
+        section = self._settings.coordinator
+        if section.kind == "embedded":
+            return (await self._database(section.path)).coordinator
+        coordinator = await _open_etcd(section)
+        self._stack.push_async_callback(coordinator.close)
+        return coordinator
+
+    async def store(self) -> StateStore:
+        """The store; StoreError or another says why not."""
+        section = self._settings.store
+        if section.kind == "embedded":
+            return (await self._database(section.path)).store
+        store = await _open_cassandra(section)
+        self._stack.push_async_callback(store.close)
+        return store
+
+    async def _database(self, path: Path | None) -> EmbeddedDatabase:
+        assert path is not None, "checked with the settings"
+        if path not in self._databases:
+            database = await EmbeddedDatabase.open(path)
+            self._stack.push_async_callback(database.close)
+            self._databases[path] = database
+        return self._databases[path]
+
+
+async def _open_etcd(section: CoordinatorSection) -> Coordinator:
+    raise _not_built_in("coordinator", section.kind)
+
+
+async def _open_cassandra(section: StoreSection) -> StateStore:
+    raise _not_built_in("store", section.kind)
+
+
+def _not_built_in(section: str, kind: str) -> RequestError:
+    return RequestError(FailureCode.FAILED_PRECONDITION, f'{section}.kind = "{kind}" is not part of this installation')
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    what: str
+    setting: str
+    source: str
+
+    def __str__(self) -> str:
+        return self.what
+
+
+def _coordinator_name(configuration: Configuration) -> _Name:
+    section = configuration.settings.coordinator
+    if section.kind == "embedded":
+        return _Name(
+            f"the embedded coordinator in {section.path}",
+            "coordinator.path",
+            _source(configuration, "coordinator.path"),
+        )
+    what = f"etcd at {', '.join(section.endpoints)}"
+    return _Name(what, "coordinator.endpoints", _source(configuration, "coordinator.endpoints"))
+
+
+def _store_name(configuration: Configuration) -> _Name:
+    section = configuration.settings.store
+    if section.kind == "embedded":
+        return _Name(f"the embedded store in {section.path}", "store.path", _source(configuration, "store.path"))
+    what = f"Cassandra at {', '.join(section.contact_points)}"
+    return _Name(what, "store.contact_points", _source(configuration, "store.contact_points"))
+
+
+def _source(configuration: Configuration, path: str) -> str:
+    return configuration.sources[path]
+
+
+async def _waited(open_it: Callable[[], Awaitable[Opened]], name: _Name, tell: Tell) -> Opened:
+    loop = asyncio.get_running_loop()
+    failures, said, said_at = 0, "", 0.0
+    while True:
+        try:
+            opened = await open_it()
+        except (CoordinatorError, StoreError, MillwheelError, OSError) as error:
+            failures += 1
+            why = f"{name}: {error}"
+            if why != said or loop.time() - said_at > _SAY_AGAIN:
+                said, said_at = why, loop.time()
+                tell(f"it waits for {why}")
+                log.warning(
+                    "waiting for %s; see that it runs, and that %s (%s) names it", why, name.setting, name.source
+                )
+        else:
+            if failures:
+                log.info("%s is there", name)
+            return opened
+        await asyncio.sleep(_AGAIN.delay(failures, 0.5))

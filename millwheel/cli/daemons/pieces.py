@@ -1,0 +1,102 @@
+"""What servers of one role and the server of all roles put together alike."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from typing import Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from millwheel.coordination.contract import Compare, Coordinator, Put
+from millwheel.core.catalog_keys import SEQUENCER
+from millwheel.rpc.channel import Backoff
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.security import TlsFiles
+from millwheel.store.contract import JournalExistsError, StateStore
+
+__all__ = ["cancel", "draw_sequencer", "ensure_journal", "keep", "serve_metrics", "settle_memory"]
+
+log = logging.getLogger("millwheel")
+
+_AGAIN: Final = Backoff(0.5, 30.0)
+_HEALTHY: Final = 60.0
+"""Seconds that work must have gone well for its next failure to count as a first one."""
+
+
+def settle_memory() -> None:
+    """Set the interpreter up for serving.
+
+    What start-up made lives for ever: the collector need not look at it, nor run after every few allocations. And a
+    thread that comes back from the disk waits for the interpreter for as long as the switch interval: 5 ms
+    by default, which is several times a commit.
+    """
+    sys.setswitchinterval(0.0003)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+async def cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait for its end."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def keep(what: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Do ``work`` again and again, whatever it raises, with growing pauses, until this task is cancelled."""
+    loop = asyncio.get_running_loop()
+    failures = 0
+    while True:
+        began = loop.time()
+        try:
+            await work()
+        except Exception:
+            log.exception("%s failed; it begins anew", what)
+        failures = 1 if loop.time() - began > _HEALTHY else failures + 1
+        await asyncio.sleep(_AGAIN.delay(failures, 1.0))
+
+
+def serve_metrics(
+    stack: ExitStack, registry: CollectorRegistry, host: str, port: int, tls: TlsFiles | None = None
+) -> int:
+    """Serve ``registry`` for Prometheus until ``stack`` ends; the port. RequestError if it cannot be had."""
+    try:
+        if tls is None:
+            server, thread = start_http_server(port, host, registry)
+        else:
+            files = (str(tls.cert), str(tls.key), str(tls.ca))
+            server, thread = start_http_server(port, host, registry, *files, client_auth_required=True)
+    except OSError as error:
+        raise RequestError(
+            FailureCode.UNAVAILABLE,
+            f"cannot serve metrics on {host}:{port}: {error.strerror or error}",
+            "stop the process that has the port, or choose another",
+            reason="PORT_UNAVAILABLE",
+        ) from error
+    stack.callback(thread.join)
+    stack.callback(server.server_close)
+    stack.callback(server.shutdown)
+    return int(server.server_port)
+
+
+async def ensure_journal(store: StateStore, journal: str) -> None:
+    """Create ``journal`` where it is missing."""
+    try:
+        await store.create_journal(journal)
+    except JournalExistsError:
+        log.info("journal %s: taken up again", journal)
+
+
+async def draw_sequencer(coordinator: Coordinator) -> int:
+    """The next sequencer from the counter that the master draws from, too (6.2)."""
+    while True:
+        entry = await coordinator.get(SEQUENCER)
+        number = (int(entry.value) if entry is not None else 0) + 1
+        compare = Compare(SEQUENCER, entry.modified if entry is not None else 0)
+        if (await coordinator.transact([compare], [Put(SEQUENCER, str(number).encode())])).committed:
+            return number

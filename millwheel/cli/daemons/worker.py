@@ -1,0 +1,90 @@
+"""``millwheel worker run``: one process of a worker daemon (section 7.1)."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from millwheel.cli.daemons.frame import Daemon, Role
+from millwheel.client.control import ControlClient
+from millwheel.config import Settings
+from millwheel.config.addresses import split_address
+from millwheel.coordination.contract import Coordinator
+from millwheel.core.catalog_keys import LEADERSHIP, authority_key
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.worker.interval import Settings as CoreSettings
+from millwheel.worker.shell.authority import AuthorityLink
+from millwheel.worker.shell.metrics import WorkerCollector
+from millwheel.worker.shell.worker import Worker, WorkerSettings
+
+__all__ = ["WORKER", "worker_name"]
+
+log = logging.getLogger("millwheel")
+
+_PATIENCE: Final = 30.0
+_MARGIN: Final = 5.0
+"""Seconds, beside those for handing over, to let go of everything."""
+
+
+def worker_name(settings: Settings, address: str) -> str:
+    """The daemon's name: what the settings say, or its machine and its port."""
+    return settings.worker.id or f"{socket.gethostname()}-{split_address(address)[1]}"
+
+
+@asynccontextmanager
+async def _worker(daemon: Daemon) -> AsyncIterator[None]:
+    section = daemon.settings.worker
+    coordinator = daemon.backends.coordinator
+    link = AuthorityLink(lambda: _authority(coordinator))
+    await link.start()
+    worker = Worker(
+        WorkerSettings(
+            f"{worker_name(daemon.settings, daemon.address)}.{daemon.index}",
+            daemon.address,
+            section.packages or Path("packages"),
+            section.lease_seconds,
+            CoreSettings(cache_bytes=section.cache_mib << 20),
+        ),
+        daemon.backends.store,
+        coordinator,
+        link,
+        lambda digest: _download(coordinator, digest),
+    )
+    worker.add_services(daemon.server)
+    daemon.registry.register(WorkerCollector(worker.interval_cores))
+    try:
+        await worker.start()
+        yield
+    finally:
+        await worker.close()
+        await link.close()
+
+
+async def _authority(coordinator: Coordinator) -> str:
+    """Where the authority is."""
+    record = await coordinator.get(authority_key(0))
+    if record is None:
+        raise RequestError(FailureCode.UNAVAILABLE, "no authority is registered", "start `millwheel authority run`")
+    return catalog.AuthorityRecord.FromString(record.value).endpoint.address
+
+
+async def _download(coordinator: Coordinator, digest: str) -> bytes:
+    """A code package, from whoever leads the masters."""
+    leader = await coordinator.get(LEADERSHIP)
+    if leader is None:
+        raise RequestError(FailureCode.UNAVAILABLE, "no master leads just now", "an election takes a few seconds")
+    async with ControlClient(leader.value.decode(), patience=_PATIENCE) as client:
+        return await client.download_package(digest)
+
+
+WORKER: Final = Role(
+    "worker",
+    ("millwheel.v1.DeliveryService", "millwheel.v1.SubscriptionService", "millwheel.v1.InspectionService"),
+    _worker,
+    lambda settings: settings.worker.drain_seconds + _MARGIN,
+)

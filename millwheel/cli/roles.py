@@ -1,0 +1,69 @@
+"""``millwheel master run``, ``worker run`` and ``authority run``: the daemons of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, Final
+
+import typer
+import uvloop
+
+from millwheel.cli.daemons.frame import run_daemon, stop_on_signals
+from millwheel.cli.daemons.master import MASTER
+from millwheel.cli.daemons.supervisor import die_with_parent, own_command, supervise
+from millwheel.cli.daemons.worker import WORKER
+from millwheel.cli.logs import configure_logging
+from millwheel.cli.setting_flags import with_settings
+from millwheel.config import Configuration
+
+__all__ = ["master_app", "worker_app"]
+
+master_app = typer.Typer(help="Masters: they own topologies and say who owns which keys.", no_args_is_help=True)
+worker_app = typer.Typer(help="Workers: they run computations.", no_args_is_help=True)
+
+_SHARED: Final = ("coordinator", "store", "rpc", "metrics", "logging")
+_MARGIN: Final = 5.0
+_Hidden = Annotated[int | None, typer.Option(hidden=True)]
+
+
+@master_app.callback()
+@worker_app.callback()
+def _nouns() -> None:
+    """Daemons."""
+
+
+@master_app.command("run")
+@with_settings(("cluster", "master", *_SHARED))
+def run_master(configuration: Configuration) -> None:
+    """Run one replica of the master, until it is told to stop."""
+    configure_logging(configuration.settings.logging, role="master")
+    _run(lambda stop: run_daemon(MASTER, configuration, stop))
+
+
+@worker_app.command("run")
+@with_settings(("worker", *_SHARED), process=_Hidden, parent=_Hidden)
+def run_worker(configuration: Configuration, process: int | None, parent: int | None) -> None:
+    """Run a worker, of one process or several (worker.processes), until it is told to stop."""
+    settings = configuration.settings
+    if process is None and settings.worker.processes > 1:
+        configure_logging(settings.logging, role="worker")
+        grace = WORKER.grace(settings) + _MARGIN
+        _run(lambda stop: supervise(own_command, settings.worker.processes, stop, grace))
+        return
+    index = process or 0
+    configure_logging(settings.logging, role="worker", process=index)
+    if parent is not None:
+        die_with_parent(parent)
+    _run(lambda stop: run_daemon(WORKER, configuration, stop, index))
+
+
+def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    """Run ``work`` until it ends, which it does when it is told to stop."""
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        stop_on_signals(stop)
+        await work(stop)
+
+    uvloop.run(main())
