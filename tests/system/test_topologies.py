@@ -86,13 +86,13 @@ async def test_a_module_that_clashes_is_refused_by_name_and_the_rest_keeps_runni
         await cancel(server, "clash")
 
 
-EXPECTING = SOURCE.replace(
-    'words.source("spoken", Word)', 'words.source("spoken", Word, injectors=("p", "q"))'
-).replace(
-    'ctx.produce("seen", Seen(text, state.times))',
-    "ctx.set_timer(record.timestamp, text)\n\n"
-    "    def process_timer(self, ctx: mw.Context[State], timer: mw.Timer) -> None:\n"
-    '        ctx.produce("seen", Seen(timer.tag, ctx.state.times))',
+EXPECTING = (
+    SOURCE.replace('words.source("spoken", Word)', 'words.source("spoken", Word, injectors=("p", "q"))')
+    .replace('ctx.produce("seen", Seen(text, state.times))', "ctx.set_timer(record.timestamp, text)")
+    .replace(
+        '"""Timers are set to be looked at, and have nothing to do."""',
+        'ctx.produce("seen", Seen(timer.tag, ctx.state.times))',
+    )
 )
 
 
