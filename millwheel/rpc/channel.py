@@ -33,7 +33,8 @@ CHANNEL_OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.http2.max_pings_without_data", 0),
     # A master or worker that comes back is found within a second, not after gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # In spite of its name: how long one attempt to connect may take, over a slow line or to a busy machine.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Connections are not shared between channels: each has its own flow control.
     ("grpc.use_local_subchannel_pool", 1),

@@ -138,7 +138,7 @@ def _without_details(code: FailureCode, details: str, address: str) -> RequestEr
     if code is FailureCode.UNAVAILABLE:
         return RequestError(
             code,
-            f"cannot reach a MillWheel server at {place} ({details.rsplit(': ', 1)[-1]})",
+            f"cannot reach a MillWheel server at {place} ({details.rsplit(': ', 1)[-1].rstrip(']')})",
             "start one with `millwheel server start-dev`, or name another with --address or MILLWHEEL_ADDRESS",
         )
     if code is FailureCode.DEADLINE_EXCEEDED:

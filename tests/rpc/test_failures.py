@@ -90,6 +90,33 @@ async def test_a_server_that_is_not_there_is_named_with_what_to_do() -> None:
     assert "start-dev" in caught.value.remedy
 
 
+async def test_a_server_at_the_end_of_a_slow_line_is_reached() -> None:
+    server = create_server()
+    address = bind(server)
+    control_pb2_grpc.add_TopologyServiceServicer_to_server(Failing(KeyError("reached")), server)  # type: ignore[abstract]
+    await server.start()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.6)
+        there, back = await asyncio.open_connection(*address.split(":"))
+        await asyncio.gather(pump(reader, back), pump(there, writer))
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    line = await asyncio.start_server(carry, "127.0.0.1", 0)
+    port = line.sockets[0].getsockname()[1]
+    try:
+        async with ControlClient(f"127.0.0.1:{port}") as client:
+            with pytest.raises(RequestError, match="reached"):
+                await client.get_topology("x")
+    finally:
+        line.close()
+        await server.stop(0)
+
+
 async def test_a_server_that_does_not_answer_is_given_up_at_the_deadline() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
