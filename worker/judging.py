@@ -7,7 +7,8 @@ segments, the delivery waits here for the answer. What comes of it goes to ``_ad
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from millwheel.core.limits import MAX_DELIVERED_BYTES, MAX_KEY_BYTES
@@ -89,8 +90,12 @@ def column_problem(delivery: Delivery) -> str | None:
 class Judging(ABC):
     """Judges deliveries, and keeps those that wait for an answer. One per owner."""
 
-    def __init__(self, judged: JudgedState) -> None:
+    def __init__(self, judged: JudgedState, foreign: Mapping[str, str] | None = None) -> None:
+        """``foreign``: stored id segments whose parts are not in the owner's journal but in the one it names."""
         self._judged = judged
+        self._foreign: Mapping[str, str] = {} if foreign is None else foreign
+        self._elsewhere: Counter[PartId] = Counter()
+        """Parts of other journals that are being read."""
         self._duplicates = 0
         self._unchecked: dict[str, list[Delivery]] = {}
         """Deliveries of sequences that are being looked up."""
@@ -150,17 +155,33 @@ class Judging(ABC):
     # Opaque ids: segments and their collection.
 
     def _read_segments(self, verdict: Verdict) -> list[Instruction]:
-        parts = [self._judged.segments[name][0] for name in sorted(verdict.segments)]
-        return [ReadSegments(self._judged.config.journal, parts)]
+        names = sorted(verdict.segments)
+        parts = [self._judged.segments[name][0] for name in names]
+        elsewhere = {
+            part: self._foreign[name] for name, part in zip(names, parts, strict=True) if name in self._foreign
+        }
+        self._elsewhere.update(elsewhere)
+        return [ReadSegments(self._judged.config.journal, parts, elsewhere)]
+
+    @property
+    def reads_elsewhere(self) -> bool:
+        """Whether parts of another journal are being read."""
+        return bool(self._elsewhere)
+
+    def _have_read(self, parts: Iterable[PartId]) -> None:
+        if self._elsewhere:
+            self._elsewhere -= Counter(part for part in parts if part in self._elsewhere)
 
     def segments_read(self, event: PartsRead) -> list[Instruction]:
         """Segments have been read: judge the records that hit their filters."""
+        self._have_read(event.blobs)
         blobs = {part.name.removeprefix(f"{SEGMENT_PART}/ids/"): blob for part, blob in event.blobs.items()}
         return self._resolve(blobs, lambda verdict: verdict.segments <= blobs.keys())
 
     def segments_missing(self, event: PartsMissing) -> list[Instruction]:
         """Segments could not be read. Were they collected meanwhile, what hit their filters is judged anew when it is
         sent again; CorruptValueError if the store has lost what is relied on."""
+        self._have_read(event.parts)
         names = {part.name.removeprefix(f"{SEGMENT_PART}/ids/") for part in event.parts}
         if names <= self._judged.segments.keys():
             raise CorruptValueError(event.where, event.why)

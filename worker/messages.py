@@ -26,6 +26,7 @@ __all__ = [
     "AsyncHook",
     "CatalogChanged",
     "CheckSequence",
+    "CopyParts",
     "DeleteEntries",
     "DeleteParts",
     "Delivery",
@@ -38,11 +39,15 @@ __all__ = [
     "Instruction",
     "OpenFailed",
     "Opened",
+    "OpenedParent",
+    "Parent",
     "PartsMissing",
     "PartsRead",
     "PartsWritten",
+    "PrepareRelease",
     "ReadSegments",
     "ReadStates",
+    "ReleasePrepared",
     "Report",
     "Resend",
     "Send",
@@ -75,16 +80,38 @@ class Delivery:
     channel: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """A sealed journal that a split or merge made this interval a child of, and the keys that it had."""
+
+    journal: str
+    keys: KeyInterval
+
+
 # Events.
 
 
 @dataclass(slots=True)
+class OpenedParent:
+    """What a parent's head, which is sealed, names."""
+
+    parent: Parent
+    head: JournalHead
+    parts: dict[PartId, bytes]
+    entries: list[bytes]
+
+
+@dataclass(slots=True)
 class Opened:
-    """The fence holds; ``parts`` and ``entries`` are what the head names, in its order."""
+    """The fence holds; ``parts`` and ``entries`` are what the head names, in its order.
+
+    ``parents`` are there as long as the head names no base: then it says only what came after them.
+    """
 
     head: JournalHead
     parts: dict[PartId, bytes]
     entries: list[bytes]
+    parents: Sequence[OpenedParent] = ()
 
 
 @dataclass(slots=True)
@@ -206,6 +233,13 @@ class HookFinished:
 
 
 @dataclass(slots=True)
+class PrepareRelease:
+    """The interval is to change hands: make what its successor has to read small; answer ReleasePrepared."""
+
+    request: Any
+
+
+@dataclass(slots=True)
 class Tick:
     """Nothing but time has passed."""
 
@@ -228,6 +262,7 @@ Event = (
     | PartsMissing
     | SequenceChecked
     | HookFinished
+    | PrepareRelease
     | Tick
 )
 
@@ -237,10 +272,14 @@ Event = (
 
 @dataclass(slots=True)
 class FenceJournal:
-    """Fence the journal with our sequencer and read what its head names; answer Opened or OpenFailed."""
+    """Fence the journal with our sequencer and read what its head names; answer Opened or OpenFailed.
+
+    The journal of a child (it has ``parents``) is created if it does not exist, after its parents' are sealed.
+    """
 
     journal: str
     sequencer: int
+    parents: Sequence[Parent] = ()
 
 
 @dataclass(slots=True)
@@ -307,10 +346,29 @@ class WriteParts:
 
 @dataclass(slots=True)
 class ReadSegments:
-    """Read base parts; answer PartsRead, or PartsMissing."""
+    """Read base parts; answer PartsRead, or PartsMissing. ``elsewhere``: those that are in a parent's journal."""
 
     journal: str
     parts: list[PartId]
+    elsewhere: Mapping[PartId, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CopyParts:
+    """Copy base parts from parents' journals into ``journal``, under the ids given; answer PartsWritten."""
+
+    journal: str
+    number: int
+    copies: list[tuple[str, PartId, PartId]]
+
+
+@dataclass(slots=True)
+class ReleasePrepared:
+    """What a successor has to read is small, or as small as it gets: ``entries`` above the floor."""
+
+    request: Any
+    entries: int
+    commit: int
 
 
 @dataclass(slots=True)
@@ -376,6 +434,8 @@ Instruction = (
     | FlushStates
     | WriteParts
     | ReadSegments
+    | CopyParts
+    | ReleasePrepared
     | CheckSequence
     | DeleteEntries
     | DeleteParts

@@ -77,6 +77,7 @@ class Scope:
     __slots__ = (
         "computation",
         "decode_state",
+        "floor_of",
         "handles_timers",
         "new_state",
         "now",
@@ -99,6 +100,8 @@ class Scope:
         self.decode_state = decode_state
         self.handles_timers = handles_timers
         self.watermark = 0
+        # What a key had been shown before a merge, where that is above the watermark; None: no key of this interval.
+        self.floor_of: Callable[[bytes], int] | None = None
         self.now = 0
         # Bytes produced since the batch began: what bounds a journal entry.
         self.produced_bytes = 0
@@ -143,7 +146,10 @@ class Context(msgspec.Struct, Generic[State], eq=False):
     @property
     def watermark(self) -> Timestamp:
         """The interval's input low watermark as this commit acts on it (section 4.5)."""
-        return Timestamp(self._scope.watermark)
+        scope = self._scope
+        if scope.floor_of is None:
+            return Timestamp(scope.watermark)
+        return Timestamp(max(scope.watermark, scope.floor_of(self._key)))
 
     @property
     def now(self) -> Timestamp:

@@ -6,11 +6,11 @@ from collections import Counter
 from typing import Any
 
 from millwheel.core.time import MAX_TIMESTAMP
-from millwheel.store.contract import JournalHead
+from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.state import effective_hold
-from millwheel.worker.messages import Opened
+from millwheel.worker.messages import Opened, OpenedParent
 from tests.interval.programs import Event, Outside, end_of
 from tests.interval.world import World, now_of
 
@@ -20,6 +20,7 @@ __all__ = ["check_counts", "check_order", "check_quiet", "check_soft_state"]
 def check_quiet(world: World) -> None:
     """Nothing is left anywhere, and every watermark has reached plus infinity (G8)."""
     assert world.unacked == {}
+    assert world.parents == {}, "every child has let go of its parents"
     for owner in world.current.values():
         state = owner.core.state
         assert (state.output, state.watermark) == (MAX_TIMESTAMP, MAX_TIMESTAMP), owner.journal
@@ -51,18 +52,20 @@ def check_soft_state(world: World) -> None:
     """What each owner has in memory is what a takeover would read now (G12). Holds between commits, too."""
     for journal, owner in world.current.items():
         config = owner.core.state.config
-        head: JournalHead = now_of(world.store.read_head(journal))
-        if owner.dead or owner.core.phase.name != "SERVING" or head.commit != owner.core.state.sealed:
+        if owner.dead or owner.core.phase.name != "SERVING":
             continue
-        blobs = now_of(world.store.read_parts(journal, head.parts))
-        entries = now_of(world.store.read_entries(journal, head.floor + 1, head.commit))
+        head: JournalHead = now_of(world.store.read_head(journal))
+        if head.commit != owner.core.state.sealed:
+            continue
         fresh = world.core(config.computation, config.keys, journal, 1 << 40)
-        recover(fresh.state, Opened(head, dict(zip(head.parts, blobs, strict=True)), entries))
+        recover(fresh.state, _opened(world, journal))
         mine, theirs = owner.core.state, fresh.state
         assert _states(world, owner.core, config.computation) == _states(world, fresh, config.computation), journal
         for wall in (False, True):
             assert sorted(mine.timers[wall].items()) == sorted(theirs.timers[wall].items()), journal
         assert mine.holds == theirs.holds
+        assert mine.floors.rows() == theirs.floors.above(mine.watermark).rows()
+        assert theirs.watermark <= mine.watermark
         stored = Counter(_productions(theirs))
         assert not Counter(_productions(mine)) - stored, "every production that is pending is stored"
         held = [effective_hold(one, wall) for wall in (False, True) for _, _, one in mine.timers[wall].items()]
@@ -74,8 +77,27 @@ def check_soft_state(world: World) -> None:
             assert (counts.records, counts.dead_letters) == (stored_counts.records, stored_counts.dead_letters)
 
 
-def _productions(state: Any) -> list[tuple[int, str, bytes]]:
-    return [(row[0], row[5][0][0], row[3]) for row in state.outbox.snapshot()]
+def _opened(world: World, journal: str) -> Opened:
+    """What a takeover would read."""
+    head: JournalHead = now_of(world.store.read_head(journal))
+    parents = [] if head.parts else world.parents.get(journal, [])
+    sealed = [now_of(world.store.read_head(parent.journal)) for parent in parents]
+    read = [
+        OpenedParent(parent, one, *_read(world, parent.journal, one))
+        for parent, one in zip(parents, sealed, strict=True)
+    ]
+    return Opened(head, *_read(world, journal, head), read)
+
+
+def _read(world: World, journal: str, head: JournalHead) -> tuple[dict[PartId, bytes], list[bytes]]:
+    blobs = now_of(world.store.read_parts(journal, head.parts))
+    entries = now_of(world.store.read_entries(journal, head.floor + 1, head.commit))
+    return dict(zip(head.parts, blobs, strict=True)), entries
+
+
+def _productions(state: Any) -> list[tuple[str, int, str, bytes]]:
+    rows = [("", row) for row in state.outbox.snapshot()] + state.outbox.inherited_snapshot()
+    return [(sequence, row[0], row[5][0][0], row[3]) for sequence, row in rows]
 
 
 def _decoded(world: World, computation: str) -> dict[str, Any]:

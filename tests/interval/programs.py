@@ -42,9 +42,15 @@ class Seen:
     names: list[str] = field(default_factory=list)
     windows: dict[int, int] = field(default_factory=dict)
     fired: int = -(1 << 62)
+    watermark: int = -(1 << 63)
     wrong: list[str] = field(default_factory=list)
     """What should never have been seen. In the state, since a zombie may read a row of its successor's: no harm
     comes of that, because nothing of it can be committed."""
+
+    def shown(self, watermark: int) -> None:
+        """No key is ever shown a watermark that goes back, whoever runs it (G7)."""
+        self.expect(watermark >= self.watermark, f"watermark {watermark} after {self.watermark}")
+        self.watermark = max(watermark, self.watermark)
 
     def expect(self, holds: bool, what: str) -> None:
         if not holds:
@@ -83,6 +89,7 @@ class Mapper(mw.Computation[Event, Seen]):
 
     def work(self, ctx: mw.Context[Seen], record: mw.Record[Event]) -> None:
         event = record.value
+        ctx.state.shown(ctx.watermark)
         ctx.state.expect(not (self.outside.on_time and record.late), f"event {event} late at {ctx.watermark}")
         ctx.state.names.append(str(event.number))
         ctx.produce("items", Item(str(event.number), event.group, event.kind, record.timestamp))
@@ -97,6 +104,7 @@ class Mapper(mw.Computation[Event, Seen]):
 
     def process_timer(self, ctx: mw.Context[Seen], timer: mw.Timer) -> Any:
         outside = self.outside
+        ctx.state.shown(ctx.watermark)
         ctx.state.expect(ctx.watermark >= timer.timestamp, f"timer {timer} early at {ctx.watermark}")
         ctx.state.expect(not outside.on_time or timer.timestamp >= ctx.state.fired, f"timer {timer} out of order")
         ctx.state.fired = timer.timestamp
@@ -124,6 +132,7 @@ class Counter(mw.Computation[Item, Seen]):
 
     def process_record(self, ctx: mw.Context[Seen], record: mw.Record[Item]) -> None:
         item, state = record.value, ctx.state
+        state.shown(ctx.watermark)
         ctx.state.expect(not (self.outside.on_time and record.late), f"item {item} late at {ctx.watermark}")
         state.names.append(item.name)
         end = end_of(record.timestamp)
@@ -136,6 +145,7 @@ class Counter(mw.Computation[Item, Seen]):
 
     def process_timer(self, ctx: mw.Context[Seen], timer: mw.Timer) -> None:
         outside = self.outside
+        ctx.state.shown(ctx.watermark)
         if timer.wall:
             ctx.state.expect(ctx.now >= timer.timestamp, f"wall timer {timer} early at {ctx.now}")
             ctx.produce("out", (ctx.key, timer.tag, 1))

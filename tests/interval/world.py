@@ -2,7 +2,8 @@
 
 Everything that a core asks for is a task that the test performs when it likes, in whatever order it likes.
 Owners die at any instant, with their appends applied or not, or live on as zombies beside their
-successors. The store is the contract's memory implementation; authority, network and injector are models.
+successors. Intervals are split and merged; opening one takes several steps of the store's. The store is the
+contract's memory implementation; authority, network and injector are models.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.compiled import compile_computation, consumers_of
 from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.topology import Topology
-from millwheel.store.contract import SequencerRefusedError
+from millwheel.store.contract import CorruptValueError, JournalMissingError, SequencerRefusedError, StoreError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalConfig, IntervalCore, Phase, Settings
@@ -30,6 +31,7 @@ from millwheel.worker.messages import (
     AppendEntry,
     AsyncHook,
     CheckSequence,
+    CopyParts,
     DeleteEntries,
     DeleteParts,
     Delivery,
@@ -38,11 +40,13 @@ from millwheel.worker.messages import (
     FlushStates,
     HookFailed,
     HookFinished,
-    Opened,
+    Parent,
+    PartsMissing,
     PartsRead,
     PartsWritten,
     ReadSegments,
     ReadStates,
+    ReleasePrepared,
     Report,
     Resend,
     Send,
@@ -53,6 +57,9 @@ from millwheel.worker.messages import (
     Tick,
     WriteParts,
 )
+from millwheel.worker.shell.opening import Opener
+from tests.interval.shares import Shares
+from tests.interval.stepping import Stepping, certain
 
 __all__ = ["INJECTOR", "SMALL", "Owner", "Task", "World", "now_of"]
 
@@ -90,6 +97,17 @@ class Owner:
     core: IntervalCore
     dead: bool = False
 
+    @property
+    def sequencer(self) -> int:
+        return self.core.state.config.sequencer
+
+
+@dataclass(eq=False)
+class Opening:
+    """A journal is being opened, step by step of the store's."""
+
+    coroutine: Any
+
 
 @dataclass(eq=False)
 class Task:
@@ -113,11 +131,12 @@ class World:
         self.current: dict[str, Owner] = {}
         self.zombies: list[Owner] = []
         self.slots: dict[str, list[tuple[KeyInterval, str]]] = {}
+        self.parents: dict[str, list[Parent]] = {}
+        """Of children that have not let go."""
         self.out: list[tuple[str, Any, int]] = []
         self._sunk: set[Any] = set()
         self._sequencer = 0
-        self.accepted: dict[str, int] = {}
-        self.values: dict[str, int] = {}
+        self.shares: dict[str, Shares] = {}
         self.broadcast: dict[str, int] = {INJECTOR: MIN_TIMESTAMP}
         self.declared: int = MIN_TIMESTAMP
         self.unacked: dict[int, Delivery] = {}
@@ -127,9 +146,9 @@ class World:
             points = [cut.encode() for cut in cuts.get(name, [])]
             ranges = [KeyInterval(a, b) for a, b in zip([b"", *points], [*points, None], strict=True)]
             self.slots[name] = [(keys, f"{name}/{number}") for number, keys in enumerate(ranges)]
+            self.shares[name] = Shares()
             for keys, journal in self.slots[name]:
                 now_of(self.store.create_journal(journal))
-                self.values[journal] = MIN_TIMESTAMP
                 self.start(name, keys, journal)
 
     # Owners.
@@ -148,7 +167,15 @@ class World:
         senders = frozenset({INJECTOR} if name == "mapper" else {"mapper"})
         outputs = {stream: OutputBinding(encode, self._route(stream)) for stream, encode in program.outputs.items()}
         config = IntervalConfig(
-            name, journal, keys, sequencer, senders, {}, "world.dead-letters", settings=self.settings
+            name,
+            journal,
+            keys,
+            sequencer,
+            senders,
+            {},
+            "world.dead-letters",
+            settings=self.settings,
+            parents=tuple(self.parents.get(journal, ())),
         )
         return IntervalCore(config, program, outputs, self.locate)
 
@@ -165,21 +192,28 @@ class World:
 
     def crash(self, journal: str, *, zombie: bool) -> None:
         """The owner dies (its tasks may still be performed), or goes on, not knowing; a successor starts."""
-        owner = self.current[journal]
-        if zombie:
-            self.zombies.append(owner)
-        else:
-            owner.dead = True
-            for task in self.tasks:
-                if task.owner is owner and isinstance(task.what, AsyncHook):
-                    task.what.coroutine.close()
-            self.tasks = [task for task in self.tasks if task.owner is not owner or _outlives(task.what)]
+        self.end(self.current[journal], zombie=zombie)
         name = journal.partition("/")[0]
         keys = next(keys for keys, one in self.slots[name] if one == journal)
         self.start(name, keys, journal)
-        # Senders notice that a connection broke, and send again whatever was not answered.
+        self.disconnected(journal)
+
+    def end(self, owner: Owner, *, zombie: bool) -> None:
+        """The owner dies, or goes on without knowing that it is none any more."""
+        if zombie:
+            self.zombies.append(owner)
+            return
+        owner.dead = True
+        for task in self.tasks:
+            if task.owner is owner and isinstance(task.what, AsyncHook | Opening):
+                task.what.coroutine.close()
+        self.tasks = [task for task in self.tasks if task.owner is not owner or _outlives(task.what)]
+
+    def disconnected(self, journal: str) -> None:
+        """Senders notice that a connection broke, and send again whatever was not answered."""
+        fresh = self.current.get(journal)
         for other in [*self.current.values(), *self.zombies]:
-            if other is not owner:
+            if other is not fresh:
                 self.tasks.append(Task(other, Resend(None)))
         self.resend_injected()
 
@@ -187,7 +221,7 @@ class World:
         if owner.dead:
             return
         self.tasks += [Task(owner, instruction) for instruction in owner.core.handle(event, self.now)]
-        if owner.core.phase is Phase.LOST and owner is self.current[owner.journal]:
+        if owner.core.phase is Phase.LOST and owner is self.current.get(owner.journal):
             raise AssertionError(f"{owner.journal} was lost by its current owner: {owner.core.lost_because}")
 
     # The injector.
@@ -235,11 +269,7 @@ class World:
                 self.tasks.append(Task(owner, self._watermarks({computation: value})))
 
     def _watermarks(self, values: dict[str, int]) -> SenderWatermarks:
-        sequencers = {
-            name: [(keys, self.accepted[one]) for keys, one in slots if one in self.accepted]
-            for name, slots in self.slots.items()
-            if name in values
-        }
+        sequencers = {name: shares.sequencers() for name, shares in self.shares.items() if name in values}
         return SenderWatermarks(dict(values), sequencers)
 
     # Performing.
@@ -285,7 +315,30 @@ class World:
         if delivery.consumer.startswith("sink:"):
             self._sink(delivery)
             return
-        self.handle(self.current[delivery.journal], delivery)
+        receiver = self.current.get(delivery.journal)
+        if receiver is not None:
+            self.handle(receiver, delivery)
+        elif owner is None:
+            self._reroute(delivery)
+        else:
+            self._refuse(delivery)
+
+    def _reroute(self, delivery: Delivery) -> None:
+        """The injector learns that the journal is gone: it sends the records to who owns their keys now."""
+        if self.unacked.pop(delivery.token, None) is None:
+            return
+        parts: dict[str, list[int]] = {}
+        for index, key in enumerate(delivery.keys):
+            parts.setdefault(self.locate("mapper", key), []).append(index)
+        for journal, indexes in parts.items():
+            self._position += 1
+            columns = (delivery.keys, delivery.values, delivery.timestamps)
+            keys, values, stamps = ([column[index] for index in indexes] for column in columns)
+            positions = [delivery.ids.positions[index] for index in indexes]  # type: ignore[union-attr]
+            part = replace(delivery, journal=journal, keys=keys, values=values, timestamps=stamps)  # type: ignore[arg-type]
+            part = replace(part, token=self._position, ids=PositionIds(PROCESS, 0, positions))
+            self.unacked[part.token] = part
+            self.tasks.append(Task(None, Send(part)))
 
     def _reaches_zombie(self, task: Task) -> bool:
         """A copy goes to an owner that has a successor, if there is one; nobody will hear of it."""
@@ -321,35 +374,39 @@ class World:
             self._inject_watermark()
 
     def _fence(self, owner: Owner, one: FenceJournal) -> None:
+        opener = Opener(Stepping(self.store), one, certain, {})  # type: ignore[arg-type]
+        self._open(owner, Opening(opener.open()))
+
+    def _open(self, owner: Owner, one: Opening) -> None:
         try:
-            head = now_of(self.store.fence(one.journal, one.sequencer))
-        except SequencerRefusedError as error:
-            self.tasks.append(Task(owner, Deposed(str(error))))
-            return
-        blobs = now_of(self.store.read_parts(one.journal, head.parts))
-        entries = now_of(self.store.read_entries(one.journal, head.floor + 1, head.commit))
-        self.tasks.append(Task(owner, Opened(head, dict(zip(head.parts, blobs, strict=True)), entries)))
+            one.coroutine.send(None)
+        except StopIteration as stop:
+            self.tasks.append(Task(owner, stop.value))
+        except StoreError as error:
+            # A zombie may find that its journal, or its parents', are no more.
+            self._gone(owner, error)
+        else:
+            self.tasks.append(Task(owner, one))
 
     def _accept(self, owner: Owner, one: AcceptSequencer) -> None:
-        if one.sequencer < self.accepted.get(owner.journal, 0):
+        value = self.shares[one.computation].accept(one.keys, one.sequencer)
+        if value is None:
             self.tasks.append(Task(owner, Deposed("the authority knows a successor")))
-            return
-        self.accepted[owner.journal] = one.sequencer
-        self.tasks.append(Task(owner, Accepted(self.values[owner.journal])))
+        else:
+            self.tasks.append(Task(owner, Accepted(value)))
 
     def _append(self, owner: Owner, one: AppendEntry) -> None:
         try:
             now_of(self.store.append(one.journal, one.append))
-        except SequencerRefusedError as error:
+        except (SequencerRefusedError, JournalMissingError) as error:
             self.tasks.append(Task(owner, Deposed(str(error))))
         else:
             self.tasks.append(Task(owner, Appended(one.append.commit)))
 
     def _report(self, owner: Owner, one: Report) -> None:
-        if one.sequencer != self.accepted.get(owner.journal) or one.output <= self.values[owner.journal]:
-            return
-        self.values[owner.journal] = one.output
-        self._tell(one.computation, min(self.values[journal] for _, journal in self.slots[one.computation]))
+        shares = self.shares[one.computation]
+        shares.report(one.keys, one.sequencer, one.output)
+        self._tell(one.computation, shares.value)
 
     def _hook(self, owner: Owner, one: AsyncHook) -> None:
         error: BaseException | None = None
@@ -369,16 +426,38 @@ class World:
         self.tasks.append(Task(owner, StatesFlushed(one.number)))
 
     def _write_parts(self, owner: Owner, one: WriteParts) -> None:
-        for part, blob in one.parts.items():
-            now_of(self.store.write_part(one.journal, part, blob))
-        self.tasks.append(Task(owner, PartsWritten(one.number)))
+        try:
+            for part, blob in one.parts.items():
+                now_of(self.store.write_part(one.journal, part, blob))
+        except JournalMissingError as error:
+            self._gone(owner, error)
+        else:
+            self.tasks.append(Task(owner, PartsWritten(one.number)))
+
+    def _gone(self, owner: Owner, error: StoreError) -> None:
+        """A journal was taken or dropped: only those who do not own it any more may meet that."""
+        assert owner is not self.current.get(owner.journal), error
+        self.tasks.append(Task(owner, Deposed(str(error))))
+
+    def _copy_parts(self, owner: Owner, one: CopyParts) -> None:
+        try:
+            for journal, part, copy in one.copies:
+                now_of(self.store.write_part(one.journal, copy, now_of(self.store.read_parts(journal, [part]))[0]))
+        except StoreError as error:
+            self._gone(owner, error)
+        else:
+            self.tasks.append(Task(owner, PartsWritten(one.number)))
 
     def _read_states(self, owner: Owner, one: ReadStates) -> None:
         self.tasks.append(Task(owner, StatesRead(one.keys, now_of(self.store.read_states(one.computation, one.keys)))))
 
     def _read_parts(self, owner: Owner, one: ReadSegments) -> None:
-        blobs = now_of(self.store.read_parts(one.journal, one.parts))
-        self.tasks.append(Task(owner, PartsRead(dict(zip(one.parts, blobs, strict=True)))))
+        try:
+            blobs = [now_of(self.store.read_parts(one.elsewhere.get(p, one.journal), [p]))[0] for p in one.parts]
+        except CorruptValueError as error:
+            self.tasks.append(Task(owner, PartsMissing(one.parts, error.where, error.why)))
+        else:
+            self.tasks.append(Task(owner, PartsRead(dict(zip(one.parts, blobs, strict=True)))))
 
     def _delete_entries(self, owner: Owner, one: DeleteEntries) -> None:
         now_of(self.store.delete_entries(one.journal, one.below))
@@ -387,7 +466,13 @@ class World:
         now_of(self.store.delete_parts(one.journal, one.parts))
 
     def _check(self, owner: Owner, one: CheckSequence) -> None:
-        self.tasks.append(Task(owner, SequenceChecked(one.sequence, True)))
+        named = {parent.journal for parents in self.parents.values() for parent in parents}
+        lives = one.sequence in named or any(one.sequence == journal for _, journal in self.everything())
+        self.tasks.append(Task(owner, SequenceChecked(one.sequence, lives)))
+
+    def everything(self) -> list[tuple[KeyInterval, str]]:
+        """Every interval."""
+        return [slot for slots in self.slots.values() for slot in slots]
 
     # Time, and the end.
 
@@ -429,6 +514,8 @@ _PERFORM: dict[type, Any] = {
     AppendEntry: World._append,
     Report: World._report,
     AsyncHook: World._hook,
+    Opening: World._open,
+    CopyParts: World._copy_parts,
     FlushStates: World._flush,
     WriteParts: World._write_parts,
     ReadStates: World._read_states,
@@ -437,4 +524,5 @@ _PERFORM: dict[type, Any] = {
     DeleteParts: World._delete_parts,
     CheckSequence: World._check,
     HookFailed: lambda world, owner, one: None,
+    ReleasePrepared: lambda world, owner, one: None,
 }

@@ -5,27 +5,69 @@ acknowledged, and (b) base parts captured at n or later are acknowledged and nam
 Whoever pauses here for ever leaves parts that nobody names and entries that are read once more:
 never a floor without its base. Captures happen only while no sealed commit is in flight, so that what
 they show is committed.
+
+The child of a split or a merge needs its parents' journals until its own committed head names a base, and goes
+on sending under their sequences as long as that base has productions of theirs (part ``inherited``). To
+let go of them rows and base are *pressed*: written at once, and named by an append of their own
+where no work makes one. The same is done for a successor-to-be (PrepareRelease).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from enum import Enum
+from typing import Any, Final
 
 from millwheel.store.contract import PartId, StateRow
 from millwheel.worker.interval.entry import FORMAT, BaseMeta, encode_part
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.judging import SEGMENT_PART
-from millwheel.worker.messages import DeleteEntries, DeleteParts, FlushStates, Instruction, WriteParts
+from millwheel.worker.messages import (
+    CopyParts,
+    DeleteEntries,
+    DeleteParts,
+    FlushStates,
+    Instruction,
+    ReleasePrepared,
+    WriteParts,
+)
 
-__all__ = ["DEDUP_PART", "META_PART", "OUTBOX_PART", "SEGMENT_PART", "TIMERS_PART", "Checkpointer"]
+__all__ = [
+    "DEDUP_PART",
+    "INHERITED_PART",
+    "META_PART",
+    "OUTBOX_PART",
+    "SEGMENT_PART",
+    "TIMERS_PART",
+    "Checkpointer",
+    "Needs",
+]
 
 META_PART: Final = "meta"
 TIMERS_PART: Final = "timers"
 OUTBOX_PART: Final = "outbox"
+INHERITED_PART: Final = "inherited"
+"""Productions that parents made: while the committed head names such a part, their sequences must live."""
 DEDUP_PART: Final = "dedup"
 
 _OUTBOX_ROWS: Final = 5_000
 """Productions in one part."""
+
+_ROUNDS: Final = 3
+"""Bases that are written for a successor-to-be, at most, while work goes on."""
+_SHORT_ENTRIES: Final = 64
+_SHORT_BYTES: Final = 256 << 10
+"""A journal that is no longer above its floor is short: some milliseconds to read."""
+
+_COPY_NUMBERS: Final = 1 << 41
+"""PartsWritten numbers of copies start here, apart from those of checkpoints and id segments."""
+
+
+class Needs(Enum):
+    """What a child of a split or a merge needs of its parents, by its committed head."""
+
+    DATA = "their base and entries"
+    SEQUENCES = "their journals as sequences of productions"
+    NOTHING = "nothing"
 
 
 class Checkpointer:
@@ -49,6 +91,13 @@ class Checkpointer:
         """Parts of collected id segments, to be deleted with the next base."""
         self.journal_bytes = 0
         """Of the entries above the floor, about."""
+        self.needs = Needs.NOTHING
+        self._copies: dict[int, dict[str, tuple[PartId, ...]]] = {}
+        """Id segments on their way from parents' journals into this one."""
+        self._requests: list[Any] = []
+        """Of those who wait for a short journal."""
+        self._rounds = 0
+        """Bases still to be written for them, at most."""
 
     def after_commit(self, now: int, entry_bytes: int) -> list[Instruction]:
         """A commit is acknowledged and none is in flight: capture what is due."""
@@ -67,11 +116,12 @@ class Checkpointer:
         """Time has passed and no commit is in flight."""
         return self._capture_rows(now)
 
-    def _capture_rows(self, now: int) -> list[Instruction]:
+    def _capture_rows(self, now: int, *, at_once: bool = False) -> list[Instruction]:
         state = self.state
         if self._flush is not None:
             return []
-        if now < self._flushed_at + state.settings.flush_interval and not state.cells.crowded:
+        due = at_once or now >= self._flushed_at + state.settings.flush_interval
+        if not due and not state.cells.crowded:
             return []
         self._flushed_at = now
         rows = state.cells.dirty_rows()
@@ -102,6 +152,10 @@ class Checkpointer:
         )
         if not due or self._parts is not None or self._base is not None or self._named is not None:
             return []
+        return self._write_base()
+
+    def _write_base(self) -> list[Instruction]:
+        state = self.state
         blobs, kept = self._base_blobs()
         config = state.config
         parts = {PartId(name, config.sequencer, state.committed): blob for name, blob in blobs.items()}
@@ -115,7 +169,8 @@ class Checkpointer:
         state = self.state
         counts = state.counts
         totals = (counts.records, counts.duplicates, counts.late, counts.dead_letters)
-        meta = BaseMeta(FORMAT, state.watermark, state.wall, state.output, list(state.holds.items()), totals, True)
+        holds, floors = list(state.holds.items()), state.floors.above(state.watermark).rows()
+        meta = BaseMeta(FORMAT, state.watermark, state.wall, state.output, holds, totals, True, floors)
         blobs = {META_PART: encode_part(meta)}
         timers = [
             (key, wall, tag, *setting) for wall, table in state.timers.items() for key, tag, setting in table.items()
@@ -125,6 +180,9 @@ class Checkpointer:
         productions = state.outbox.snapshot()
         for at in range(0, len(productions), _OUTBOX_ROWS):
             blobs[f"{OUTBOX_PART}/{at}"] = encode_part(productions[at : at + _OUTBOX_ROWS])
+        inherited = state.outbox.inherited_snapshot()
+        for at in range(0, len(inherited), _OUTBOX_ROWS):
+            blobs[f"{INHERITED_PART}/{at}"] = encode_part(inherited[at : at + _OUTBOX_ROWS])
         snapshot = state.dedup.snapshot()
         for number, blob in enumerate(snapshot.blobs):
             blobs[f"{DEDUP_PART}/{number}"] = blob
@@ -137,6 +195,8 @@ class Checkpointer:
 
     def parts_written(self, number: int) -> None:
         """The base parts are acknowledged: an append may name them."""
+        if number in self._copies:
+            self._copied(self._copies.pop(number))
         if self._parts is None or self._parts[0] != number:
             return
         _, commit, parts = self._parts
@@ -160,6 +220,8 @@ class Checkpointer:
         self._collected = []
         state.floor, state.parts = self._named
         self._named = None
+        if self.needs is not Needs.NOTHING:
+            self.needs = self._needed()
         journal = state.config.journal
         instructions: list[Instruction] = [DeleteEntries(journal, state.floor + 1)]
         if gone:
@@ -170,4 +232,97 @@ class Checkpointer:
         """The state has been rebuilt from the journal: its rows are behind, and will be flushed."""
         self.journal_bytes = entry_bytes
         self._flushed_at = now
-        self._rows_upto = self.state.floor
+        self.needs = self._needed()
+        # Parents' rows are behind, too, and older than the floor.
+        self._rows_upto = -1 if self.needs is Needs.DATA else self.state.floor
+
+    # Letting go of parents, and of the interval.
+
+    def _needed(self) -> Needs:
+        """By the committed head: that is what a successor would find."""
+        state = self.state
+        if not state.config.parents:
+            return Needs.NOTHING
+        if not state.parts:
+            return Needs.DATA
+        kinds = {part.name.partition("/")[0] for part in state.parts}
+        return Needs.SEQUENCES if INHERITED_PART in kinds else Needs.NOTHING
+
+    def copy_segments(self) -> list[Instruction]:
+        """Have id segments of parents' journals copied into this one: a base relies on its own journal alone."""
+        state, config = self.state, self.state.config
+        copies: list[tuple[str, PartId, PartId]] = []
+        copied: dict[str, tuple[PartId, ...]] = {}
+        for name, journal in state.foreign.items():
+            parts = state.segments[name]
+            copied[name] = tuple(PartId(part.name, config.sequencer, state.committed) for part in parts)
+            copies.extend((journal, part, copy) for part, copy in zip(parts, copied[name], strict=True))
+        if not copies:
+            return []
+        self._copies[_COPY_NUMBERS] = copied
+        return [CopyParts(config.journal, _COPY_NUMBERS, copies)]
+
+    def _copied(self, copied: dict[str, tuple[PartId, ...]]) -> None:
+        state = self.state
+        state.foreign.clear()
+        for name, parts in copied.items():
+            if name in state.segments:
+                state.segments[name] = parts
+            else:
+                self._collected.extend(parts)
+
+    def ask(self, request: Any) -> None:
+        """Somebody wants the journal to be short, and to be told when it is."""
+        self._requests.append(request)
+        self._rounds = _ROUNDS
+
+    @property
+    def pressing(self) -> bool:
+        """Whether rows and base are to be written as soon as they can be."""
+        return bool(self._requests) or self.needs is not Needs.NOTHING
+
+    @property
+    def releasing(self) -> bool:
+        """Whether somebody waits, and parents are still needed: letting go of them comes before new work."""
+        return bool(self._requests) and self.needs is not Needs.NOTHING
+
+    @property
+    def wants_append(self) -> bool:
+        """Whether an append is wanted that has nothing to do but to name a base."""
+        return self.pressing and self._base is not None and self._base[0] <= self._rows_upto
+
+    def press(self, now: int) -> list[Instruction]:
+        """No commit is in flight: write what can be written, and answer who has waited long enough."""
+        out = self._answers()
+        if not self.pressing:
+            return out
+        free = self._parts is None and self._base is None and self._named is None
+        if free and self._base_pressing():
+            out += self._write_base()
+        shown = self._parts[1] if self._parts is not None else self._base[0] if self._base is not None else None
+        if shown is not None and self._rows_upto < shown:
+            out += self._capture_rows(now, at_once=True)
+        return out
+
+    def _base_pressing(self) -> bool:
+        state = self.state
+        if state.foreign:
+            return False
+        if self.needs is Needs.DATA or (self.needs is Needs.SEQUENCES and not state.outbox.inherited):
+            return True
+        if self._requests and self._rounds:
+            self._rounds -= 1
+            return True
+        return False
+
+    def _answers(self) -> list[Instruction]:
+        if not self._requests:
+            return []
+        state = self.state
+        above = state.committed - state.floor
+        short = above <= _SHORT_ENTRIES and self.journal_bytes <= _SHORT_BYTES and self.needs is not Needs.DATA
+        written = self._parts is None and self._base is None and self._named is None
+        if not short and (self._rounds or not written):
+            return []
+        requests, self._requests = self._requests, []
+        return [ReleasePrepared(request, above, state.committed) for request in requests]

@@ -54,7 +54,7 @@ class Commits:
         self._deadline = 0
         self._waiting = False
         """Whether the commit in flight waits for ACKs of its weak productions."""
-        self._acked: list[tuple[int, str]] = []
+        self._acked: list[tuple[str, int, str]] = []
         """ACKs of stored weak productions that no commit has journaled."""
         self._acked_holds: list[int] = []
         keys = state.config.keys
@@ -66,16 +66,20 @@ class Commits:
         """Seal the batch and set it on its way, if none is; returns whether the next batch may be run right away."""
         if self._in_flight is not None:
             return False
+        checkpoints = self._checkpoints
+        if checkpoints.pressing:
+            out.extend(checkpoints.press(self.state.wall))
+        naming = checkpoints.wants_append
         duplicates = self._receiving.take_duplicates()
         batch = self._runner.batch
         if not batch:
             self._let_go(batch)
-        if not batch and not self._acked:
+        if not (batch or self._acked or naming):
             # No commit is due that would carry their number: the next checkpoint does.
             self.state.counts.duplicates += duplicates
             return False
         changed = self._sealer.encode_states(batch)
-        if not batch and not self._acked:
+        if not (batch or self._acked or naming):
             # None of its work can be stored, or not with the rest: it waits, or has been given up.
             self._let_go(batch)
             self.state.counts.duplicates += duplicates
@@ -108,10 +112,15 @@ class Commits:
             rows = [row for token in left for row in self._outbox_rows(token)]
             # From here on their ACKs are the journal's business: a takeover would send them again.
             sealed.unacked = set()
-            entry = msgspec.structs.replace(entry, productions=sorted(rows), acked=self._acked)
+            entry = msgspec.structs.replace(
+                entry,
+                productions=sorted(rows),
+                acked=[(position, consumer) for sequence, position, consumer in self._acked if not sequence],
+                acked_inherited=[acked for acked in self._acked if acked[0]],
+            )
             sealed.released.extend(self._acked_holds)
             self._acked, self._acked_holds = [], []
-            if self._nothing_to_keep(entry):
+            if self._nothing_to_keep(entry) and not self._checkpoints.wants_append:
                 state.sealed -= 1
                 self._done(sealed, out)
                 return
@@ -137,6 +146,7 @@ class Commits:
             or entry.productions
             or entry.ids
             or entry.acked
+            or entry.acked_inherited
         )
 
     def appended(self, commit: int) -> list[Instruction]:
@@ -196,6 +206,9 @@ class Commits:
         ids: PositionIds | OpaqueIds
         if shipment.opaque:
             ids = OpaqueIds(shipment.opaque)
+        elif shipment.sequence:
+            # Siblings send under it, too: nothing can be said of what is ACKed of it.
+            ids = PositionIds(shipment.sequence, 0, shipment.positions)
         else:
             otherwise, old = (state.committed + 1) << INDEX_BITS, (state.committed - _OLD) << INDEX_BITS
             mark, unacked = state.outbox.statement(shipment.consumer, otherwise, old)
@@ -223,7 +236,8 @@ class Commits:
         sealed = self._in_flight
         first = sealed is not None and token in sealed.unacked
         if shipment.opaque and not first:
-            self._acked.extend((shipment.positions[i], shipment.consumer) for i in self._leaving(shipment, remaining))
+            name, consumer = shipment.sequence, shipment.consumer
+            self._acked.extend((name, shipment.positions[i], consumer) for i in self._leaving(shipment, remaining))
             state.hold_times.add(shipment.held)
             self._acked_holds.append(shipment.held)
         state.outbox.acknowledged(token, remaining)

@@ -20,7 +20,7 @@ from millwheel.core.keys import KeyInterval
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding
-from millwheel.worker.interval.checkpoint import Checkpointer
+from millwheel.worker.interval.checkpoint import Checkpointer, Needs
 from millwheel.worker.interval.commits import Commits
 from millwheel.worker.interval.failures import Failures
 from millwheel.worker.interval.firing import Firing
@@ -48,6 +48,7 @@ from millwheel.worker.messages import (
     PartsMissing,
     PartsRead,
     PartsWritten,
+    PrepareRelease,
     ReadStates,
     Report,
     Resend,
@@ -109,6 +110,7 @@ class IntervalCore:
             PartsMissing: self._on_parts_missing,
             SequenceChecked: self._on_sequence_checked,
             HookFinished: self._on_hook_finished,
+            PrepareRelease: self._on_prepare_release,
             Opened: self._on_opened,
             Accepted: self._on_accepted,
             OpenFailed: self._on_lost,
@@ -118,7 +120,7 @@ class IntervalCore:
     def start(self) -> list[Instruction]:
         """The first instructions: take the journal."""
         config = self.state.config
-        return [FenceJournal(config.journal, config.sequencer)]
+        return [FenceJournal(config.journal, config.sequencer, config.parents)]
 
     def handle(self, event: Event, now: int) -> list[Instruction]:
         """React to ``event`` at wall time ``now`` (microseconds)."""
@@ -147,6 +149,13 @@ class IntervalCore:
         return min((alarm for alarm in alarms if alarm is not None), default=None)
 
     @property
+    def independent(self) -> bool:
+        """Whether nothing is needed of parents' journals, now or by a successor; True where there are none."""
+        if self.phase is not Phase.SERVING:
+            return not self.state.config.parents
+        return self._checkpoints.needs is Needs.NOTHING and not self._receiving.reads_elsewhere
+
+    @property
     def stopped(self) -> str:
         """Why the computation stands still by its failure policy; empty while it runs."""
         return self._parking.stopped
@@ -164,7 +173,7 @@ class IntervalCore:
     def _on_accepted(self, event: Accepted) -> list[Instruction]:
         self.state.output = max(self.state.output, event.watermark)
         self.phase = Phase.SERVING
-        return self._commits.send_all()
+        return [*self._checkpoints.copy_segments(), *self._commits.send_all(), *self._receiving.opened()]
 
     def _on_lost(self, event: Deposed | OpenFailed) -> list[Instruction]:
         self.phase = Phase.LOST
@@ -233,6 +242,10 @@ class IntervalCore:
     def _on_sequence_checked(self, event: SequenceChecked) -> list[Instruction]:
         return self._receiving.sequence_checked(event)
 
+    def _on_prepare_release(self, event: PrepareRelease) -> list[Instruction]:
+        self._checkpoints.ask(event.request)
+        return []
+
     def _on_hook_finished(self, event: HookFinished) -> list[Instruction]:
         self._parking.hook_finished(event.hook, event.error)
         return []
@@ -272,6 +285,7 @@ class IntervalCore:
                 outbox.records < settings.outbox_records
                 and outbox.bytes < settings.outbox_bytes
                 and not state.cells.overfull
+                and not self._checkpoints.releasing
             )
 
     def _advance_watermark(self) -> None:
@@ -282,6 +296,8 @@ class IntervalCore:
         bound = min(bound, pending)
         if bound > state.watermark:
             state.watermark = state.scope.watermark = bound
+            if state.floors and bound >= state.floors.lowest:
+                state.set_floors(state.floors.above(bound))
 
     # Reports.
 

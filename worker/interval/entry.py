@@ -16,6 +16,7 @@ __all__ = [
     "FORMAT",
     "BaseMeta",
     "Entry",
+    "InheritedRow",
     "ProductionRow",
     "TimerRow",
     "decode_entry",
@@ -31,6 +32,9 @@ TimerRow = tuple[bytes, bool, str, int, int | None, int, int]
 
 ProductionRow = tuple[int, bytes, str, bytes, int, tuple[tuple[str, bytes], ...], bytes]
 """position, producing key, stream, value, timestamp, [(consumer, key)], opaque id (empty: the position is the id)."""
+
+InheritedRow = tuple[str, ProductionRow]
+"""A production made before a split or merge: the parent's journal, which is its sequence still, and the row."""
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
@@ -53,6 +57,8 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     """(position, consumer) of productions with opaque ids whose ACK this commit acknowledges."""
     counts: tuple[int, int, int, int]
     """Records, duplicates, late records and dead letters of this commit."""
+    acked_inherited: list[tuple[str, int, str]] = []
+    """(sequence, position, consumer), likewise, of productions inherited from parents."""
 
 
 class BaseMeta(msgspec.Struct, array_like=True, frozen=True):
@@ -66,6 +72,8 @@ class BaseMeta(msgspec.Struct, array_like=True, frozen=True):
     counts: tuple[int, int, int, int]
     evicted: bool
     """Whether rows of keys outside the journal may exist: False lets a cache miss skip the store."""
+    floors: list[tuple[bytes, bytes | None, int]] = []
+    """First key, end, floor: what keys had been shown before a merge, and the watermark has not passed."""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -73,7 +73,7 @@ class Failures:
             stream, stamp, value, tag = delivery.stream, delivery.timestamps[index], delivery.values[index], ""
             context._origin = (delivery.ids, index)
         else:
-            stream, stamp, value, tag = "", item[0] if not item[1] else self.state.watermark, b"", item[2]
+            stream, stamp, value, tag = "", item[0] if not item[1] else self.state.watermark_of(key), b"", item[2]
             setting = self.state.timers[item[1]].get(key, item[2])
             context._origin = setting.origin if setting else 0
         text = "".join(traceback.format_exception(error))

@@ -137,7 +137,7 @@ class Firing:
         says otherwise.
         """
         hold = effective_hold(setting, wall)
-        at = self.state.watermark if wall else setting.at
+        at = self.state.watermark_of(key) if wall else setting.at
         earliest = at if hold is None else hold
         context._stamp = context._cause = max(earliest, at)
         context._earliest = min(earliest, self.state.holds.get(key, earliest))

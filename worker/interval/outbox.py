@@ -1,8 +1,9 @@
 """The productions of one interval that their consumers have not ACKed (sections 6.1.1, 6.1.2).
 
-Productions travel in *shipments*: columns of records of one commit, for one stream, consumer and
-interval of it. A shipment is kept until every record of it is ACKed; whatever goes wrong on the way, it
-is sent again with the same ids and the same bytes (G9).
+Productions travel in *shipments*: columns of records of one sequence, for one stream, consumer and
+interval of it. The sequence is the interval's own journal; productions that it inherits by a split or merge
+keep the parent's, under which receivers know them. A shipment is kept until every record of it is ACKed;
+whatever goes wrong on the way, it is sent again with the same ids and the same bytes (G9).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from millwheel.core.watermarks import MinTracker
-from millwheel.worker.interval.entry import ProductionRow
+from millwheel.worker.interval.entry import InheritedRow, ProductionRow
 
 __all__ = ["Outbox", "Shipment"]
 
@@ -41,6 +42,7 @@ class Shipment:
         "positions",
         "producers",
         "sent",
+        "sequence",
         "stream",
         "timestamps",
         "token",
@@ -48,8 +50,10 @@ class Shipment:
         "waiting",
     )
 
-    def __init__(self, token: int, consumer: str, stream: str, journal: str) -> None:
+    def __init__(self, token: int, consumer: str, stream: str, journal: str, sequence: str) -> None:
         self.token = token
+        self.sequence = sequence
+        """The parent's journal that numbered its records; empty: the interval's own."""
         self.consumer = consumer
         self.stream = stream
         self.journal = journal
@@ -93,7 +97,8 @@ class Outbox:
 
     Invariants: ``pending`` holds the least timestamp of every shipment; positions rise within a
     shipment; ``_firsts`` has the first position of every shipment by consumer, and possibly former ones;
-    ``mark(consumer)`` never exceeds the position of a record of that consumer that is not ACKed.
+    ``mark(consumer)`` never exceeds the position of a record of that consumer that is not ACKed. The last
+    two are about the interval's own sequence: nothing is stated about a parent's, which siblings send too.
     """
 
     def __init__(self, locate: Callable[[str, bytes], str]) -> None:
@@ -101,6 +106,9 @@ class Outbox:
         self._next_token = 1
         self._shipments: dict[int, Shipment] = {}
         self._by_consumer: dict[str, dict[int, Shipment]] = {}
+        """Those of the own sequence."""
+        self._inherited: dict[int, Shipment] = {}
+        """Those of parents' sequences."""
         self._firsts: dict[str, list[tuple[int, int]]] = {}
         self.pending = MinTracker()
         self.records = 0
@@ -113,12 +121,17 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._shipments)
 
+    @property
+    def inherited(self) -> int:
+        """How many shipments of parents' sequences are not ACKed."""
+        return len(self._inherited)
+
     def get(self, token: int) -> Shipment | None:
         """The shipment of that token, unless it is ACKed."""
         return self._shipments.get(token)
 
-    def add(self, rows: Iterable[ProductionRow]) -> list[Shipment]:
-        """Take productions in, in increasing positions; returns their shipments, not sent yet."""
+    def add(self, rows: Iterable[ProductionRow], sequence: str = "") -> list[Shipment]:
+        """Take productions of one sequence in, in increasing positions; returns their shipments, not sent yet."""
         groups: dict[tuple[str, str, str], Shipment] = {}
         first = self._next_token
         locate = self._locate
@@ -129,7 +142,7 @@ class Outbox:
                 if shipment is None or not shipment.room():
                     if shipment is not None:
                         self._insert(shipment)
-                    shipment = groups[group] = Shipment(self._next_token, consumer, stream, group[2])
+                    shipment = groups[group] = Shipment(self._next_token, consumer, stream, group[2], sequence)
                     self._next_token += 1
                 shipment.bytes += len(value) + len(key)
                 shipment.keys.append(key)
@@ -146,8 +159,11 @@ class Outbox:
     def _insert(self, shipment: Shipment) -> None:
         shipment.measure()
         self._shipments[shipment.token] = shipment
-        self._by_consumer.setdefault(shipment.consumer, {})[shipment.token] = shipment
-        self._note_first(shipment)
+        if shipment.sequence:
+            self._inherited[shipment.token] = shipment
+        else:
+            self._by_consumer.setdefault(shipment.consumer, {})[shipment.token] = shipment
+            self._note_first(shipment)
         self.pending.add(shipment.held)
         self.records += len(shipment.keys)
         self.bytes += shipment.bytes
@@ -172,7 +188,8 @@ class Outbox:
         self.pending.remove(shipment.held)
         shipment.measure()
         self.pending.add(shipment.held)
-        self._note_first(shipment)
+        if not shipment.sequence:
+            self._note_first(shipment)
         return shipment
 
     def _note_first(self, shipment: Shipment) -> None:
@@ -188,6 +205,9 @@ class Outbox:
         self.pending.remove(shipment.held)
         self.bytes -= shipment.bytes
         del self._shipments[shipment.token]
+        if shipment.sequence:
+            del self._inherited[shipment.token]
+            return
         siblings = self._by_consumer[shipment.consumer]
         del siblings[shipment.token]
         if not siblings:
@@ -239,12 +259,13 @@ class Outbox:
         rows = list(self.rows_of(shipment))
         self.records -= shipment.count()
         self._remove(shipment)
-        return self.add(rows)
+        return self.add(rows, shipment.sequence)
 
     def drop_consumer(self, consumer: str) -> int:
         """The consumer is no more: its deliveries are discarded. Returns how many records went."""
         dropped = 0
-        for shipment in list(self._by_consumer.get(consumer, {}).values()):
+        inherited = [one for one in self._inherited.values() if one.consumer == consumer]
+        for shipment in [*self._by_consumer.get(consumer, {}).values(), *inherited]:
             dropped += shipment.count()
             self.records -= shipment.count()
             self._remove(shipment)
@@ -265,7 +286,13 @@ class Outbox:
             )
 
     def snapshot(self) -> list[ProductionRow]:
-        """Every production that is not ACKed, by increasing position: a base part."""
-        rows = [row for shipment in self._shipments.values() for row in self.rows_of(shipment)]
+        """Every production of the own sequence that is not ACKed, by increasing position: a base part."""
+        rows = [row for one in self._shipments.values() if not one.sequence for row in self.rows_of(one)]
         rows.sort(key=lambda row: row[0])
+        return rows
+
+    def inherited_snapshot(self) -> list[InheritedRow]:
+        """Every production of a parent's sequence that is not ACKed, by sequence and increasing position."""
+        rows = [(one.sequence, row) for one in self._inherited.values() for row in self.rows_of(one)]
+        rows.sort(key=lambda row: (row[0], row[1][0]))
         return rows

@@ -158,7 +158,7 @@ class Parking:
         context._stamp = context._cause = stamp
         context._earliest = min(stamp, state.holds.get(key, stamp))
         context._origin = (delivery.ids, index)
-        late = stamp < state.watermark
+        late = stamp < state.watermark_of(key)
         self.runner.batch.records += 1
         try:
             if late and program.options.late.action is not LateAction.PROCESS:

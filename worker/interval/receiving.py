@@ -14,19 +14,23 @@ __all__ = ["Receiving"]
 
 _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
+_EARLY = 1_000
+"""Deliveries that wait for the interval to serve, at most."""
 
 
 class Receiving(Judging):
     """Judges deliveries and puts what is fresh in line."""
 
     def __init__(self, state: IntervalState) -> None:
-        super().__init__(state)
+        super().__init__(state, state.foreign)
         self.state = state
+        self._early_deliveries: list[Delivery] = []
+        self._early_bytes = 0
 
     def deliver(self, delivery: Delivery, serving: bool) -> list[Instruction]:
         """Judge a delivery. Every record of it is ACKed in the end, or answered for by another outcome."""
         if not serving:
-            return [refusal(delivery, "the interval is being opened")]
+            return self._keep_waiting(delivery)
         if (problem := self._problem(delivery)) is not None:
             return [Acknowledge(delivery, _INVALID, (), problem)]
         if not delivery.keys:
@@ -37,6 +41,24 @@ class Receiving(Judging):
         if not self.state.program.options.exactly_once:
             return self._admit(delivery, None, range(len(delivery.keys)), ())
         return self._judge(delivery)
+
+    def _keep_waiting(self, delivery: Delivery) -> list[Instruction]:
+        """The interval is being opened. What fits waits for that: to be sent again would take longer."""
+        size = sum(map(len, delivery.values))
+        if self._early_bytes + size > self.state.settings.queue_bytes or len(self._early_deliveries) >= _EARLY:
+            return [refusal(delivery, "the interval is being opened")]
+        self._early_bytes += size
+        self._early_deliveries.append(delivery)
+        return []
+
+    def opened(self) -> list[Instruction]:
+        """The interval serves: judge what has waited for that."""
+        waiting, self._early_deliveries = self._early_deliveries, []
+        self._early_bytes = 0
+        out: list[Instruction] = []
+        for delivery in waiting:
+            out.extend(self.deliver(delivery, True))
+        return out
 
     def _problem(self, delivery: Delivery) -> str | None:
         """Why the records can never be taken as they are."""

@@ -1,119 +1,251 @@
-"""Takeover: the soft state from what the journal's head names, and nothing else (sections 6.2, 7.1; G12)."""
+"""Takeover: the soft state from what the journal's head names, and nothing else (sections 6.2, 7.1; G12).
+
+The child of a split or a merge whose head names no base yet starts from its parents' sealed journals, cut to
+its own keys; its own entries come on top (docs/decisions/0012-moves-splits-merges.md).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.sdk.context import TimerSetting
-from millwheel.store.contract import CorruptValueError, PartId
+from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
 from millwheel.worker.interval.cells import CellCache
-from millwheel.worker.interval.checkpoint import DEDUP_PART, META_PART, OUTBOX_PART, SEGMENT_PART, TIMERS_PART
-from millwheel.worker.interval.entry import BaseMeta, Entry, ProductionRow, TimerRow, decode_entry, decode_part
+from millwheel.worker.interval.checkpoint import (
+    DEDUP_PART,
+    INHERITED_PART,
+    META_PART,
+    OUTBOX_PART,
+    SEGMENT_PART,
+    TIMERS_PART,
+)
+from millwheel.worker.interval.entry import (
+    BaseMeta,
+    Entry,
+    InheritedRow,
+    ProductionRow,
+    TimerRow,
+    decode_entry,
+    decode_part,
+)
+from millwheel.worker.interval.floors import KeyFloors
 from millwheel.worker.interval.state import IntervalState, effective_hold
-from millwheel.worker.messages import Opened
+from millwheel.worker.messages import Opened, OpenedParent
 
 __all__ = ["recover"]
 
-Productions = dict[tuple[int, str], ProductionRow]
-"""By position and consumer: a production reaches each of its consumers once."""
+Productions = dict[tuple[str, int, str], ProductionRow]
+"""By sequence (empty: the interval's own journal), position and consumer: a production reaches each consumer once."""
+
+
+@dataclass(slots=True)
+class _Whole:
+    """What an interval knows as a whole, not key by key."""
+
+    keys: KeyInterval
+    dedup: Dedup
+    watermark: int = MIN_TIMESTAMP
+    wall: int = 0
+    output: int = MIN_TIMESTAMP
+    counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    floors: list[tuple[bytes, bytes | None, int]] = field(default_factory=list)
+    segments: dict[str, tuple[PartId, ...]] = field(default_factory=dict)
 
 
 def recover(state: IntervalState, opened: Opened) -> None:
     """Rebuild ``state`` from base parts and the entries above the floor; CorruptValueError names what is damaged."""
     head, config = opened.head, state.config
-    if len(opened.entries) != head.commit - head.floor:
+    if head.floor and not head.parts and not opened.parents:
         raise CorruptValueError(
-            f"journal {config.journal}",
-            f"entries {head.floor + 1} to {head.commit} are needed and {len(opened.entries)} were found",
+            f"journal {config.journal}", "it stems from other journals and names no base of its own: they are needed"
         )
+    # Rows of keys that the entries do not name may exist once anything was ever forgotten.
+    heads = [parent.head for parent in opened.parents] or [head]
+    state.cells = CellCache(state.settings.cache_bytes, evicted=any(one.floor > 0 for one in heads))
     state.floor, state.parts = head.floor, head.parts
     state.sealed = state.committed = head.commit
-    # Rows of keys that the entries do not name may exist once anything was ever forgotten.
-    state.cells = CellCache(state.settings.cache_bytes, evicted=head.floor > 0)
     productions: Productions = {}
-    _restore_base(state, opened.parts, productions)
-    for number, blob in enumerate(opened.entries, head.floor + 1):
-        _apply(state, number, decode_entry(blob, f"journal {config.journal}, entry {number}"), productions)
+    whole = _Whole(config.keys, Dedup(config.keys, config.journal))
+    if opened.parents:
+        whole = _inherited(state, opened.parents, productions)
+    reader = _Reader(state, config.journal, whole, productions)
+    reader.read(head, opened.parts, opened.entries)
+    _settle(state, whole, productions)
+
+
+def _inherited(state: IntervalState, parents: Sequence[OpenedParent], productions: Productions) -> _Whole:
+    """What a child starts from: the parents' last commits, cut to its keys."""
+    keys, journal = state.config.keys, state.config.journal
+    read: list[tuple[OpenedParent, _Whole]] = []
+    for opened in parents:
+        parent = opened.parent
+        whole = _Whole(parent.keys, Dedup(parent.keys, parent.journal))
+        _Reader(state, parent.journal, whole, productions, keys).read(opened.head, opened.parts, opened.entries)
+        state.foreign.update(dict.fromkeys(whole.segments, parent.journal))
+        read.append((opened, whole))
+    wholes = [whole for _, whole in read]
+    child = _Whole(
+        keys,
+        Dedup.inherit(keys, journal, [whole.dedup for whole in wholes]),
+        min(whole.watermark for whole in wholes),
+        max(whole.wall for whole in wholes),
+        min(whole.output for whole in wholes),
+    )
+    for opened, whole in read:
+        child.segments.update(whole.segments)
+        shown = KeyFloors([*whole.floors, (opened.parent.keys.start, opened.parent.keys.end, whole.watermark)])
+        child.floors += shown.within(keys)
+        if opened.parent.keys.start in keys:
+            # Totals go to one child, whole.
+            child.counts = [mine + its for mine, its in zip(child.counts, whole.counts, strict=True)]
+    return child
+
+
+def _settle(state: IntervalState, whole: _Whole, productions: Productions) -> None:
+    """Put what was read where the core works on it."""
+    state.dedup, state.segments = whole.dedup, whole.segments
+    state.watermark, state.wall, state.output = whole.watermark, whole.wall, whole.output
+    counts = state.counts
+    counts.records, counts.duplicates, counts.late, counts.dead_letters = whole.counts
+    state.set_floors(KeyFloors(whole.floors).above(whole.watermark))
     state.scope.watermark, state.scope.now = state.watermark, state.wall
-    state.outbox.add(sorted(productions.values(), key=lambda row: row[0]))
+    ordered = sorted(productions.items(), key=lambda item: item[0][1])
+    for sequence in sorted({sequence for sequence, _, _ in productions}):
+        state.outbox.add([row for place, row in ordered if place[0] == sequence], sequence)
     for wall, table in state.timers.items():
         for _, _, setting in table.items():
             if (hold := effective_hold(setting, wall)) is not None:
                 state.hold_times.add(hold)
-    for hold in state.holds.values():
-        state.hold_times.add(hold)
+    state.hold_times.add_all(state.holds.values())
 
 
-def _restore_base(state: IntervalState, parts: dict[PartId, bytes], productions: Productions) -> None:
-    ids: list[bytes] = []
-    filters: dict[str, bytes] = {}
-    for part, blob in parts.items():
-        kind, _, name = part.name.partition("/")
-        where = f"journal {state.config.journal}, base part {part.name}"
+class _Reader:
+    """Reads one journal into the state. ``keys`` None: it is the interval's own; else a parent's, cut to these keys."""
+
+    def __init__(
+        self,
+        state: IntervalState,
+        journal: str,
+        whole: _Whole,
+        productions: Productions,
+        keys: KeyInterval | None = None,
+    ) -> None:
+        self._state = state
+        self._journal = journal
+        self._whole = whole
+        self._productions = productions
+        self._keys = keys
+        self._sequence = "" if keys is None else journal
+
+    def read(self, head: JournalHead, parts: dict[PartId, bytes], entries: Sequence[bytes]) -> None:
+        """The base, and then the entries in order."""
+        where = f"journal {self._journal}"
+        if len(entries) != head.commit - head.floor:
+            needed = f"entries {head.floor + 1} to {head.commit} are needed"
+            raise CorruptValueError(where, f"{needed} and {len(entries)} were found")
+        self._base(parts)
+        for number, blob in enumerate(entries, head.floor + 1):
+            entry = decode_entry(blob, f"{where}, entry {number}")
+            self._apply(number, entry if self._keys is None else _cut(entry, self._keys))
+
+    def _base(self, parts: dict[PartId, bytes]) -> None:
+        ids: list[bytes] = []
+        filters: dict[str, bytes] = {}
+        for part, blob in parts.items():
+            kind, _, name = part.name.partition("/")
+            if kind == DEDUP_PART:
+                ids.append(blob)
+            elif kind == SEGMENT_PART:
+                what, _, segment = name.partition("/")
+                # The ids' part first, then the filter's.
+                found = self._whole.segments.get(segment, ())
+                self._whole.segments[segment] = (*found, part) if what == "filter" else (part, *found)
+                if what == "filter":
+                    filters[segment] = blob
+            else:
+                self._restore(kind, blob, f"journal {self._journal}, base part {part.name}")
+        if ids:
+            self._whole.dedup = Dedup.restore(self._whole.keys, self._journal, ids, filters)
+
+    def _restore(self, kind: str, blob: bytes, where: str) -> None:
         if kind == META_PART:
-            _restore_meta(state, decode_part(blob, BaseMeta, where))
+            self._meta(decode_part(blob, BaseMeta, where))
         elif kind == TIMERS_PART:
             for row in decode_part(blob, list[TimerRow], where):
-                _set_timer(state, row)
+                self._set_timer(row)
         elif kind == OUTBOX_PART:
             for production in decode_part(blob, list[ProductionRow], where):
-                _keep(productions, production)
-        elif kind == DEDUP_PART:
-            ids.append(blob)
-        elif kind == SEGMENT_PART:
-            what, _, segment = name.partition("/")
-            state.segments[segment] = (*state.segments.get(segment, ()), part)
-            if what == "filter":
-                filters[segment] = blob
-    for segment, found in state.segments.items():
-        state.segments[segment] = tuple(
-            sorted(found, key=lambda part: not part.name.startswith(f"{SEGMENT_PART}/ids/"))
-        )
-    if ids:
-        state.dedup = Dedup.restore(state.config.keys, state.config.journal, ids, filters)
+                self._keep(self._sequence, production)
+        elif kind == INHERITED_PART:
+            for sequence, production in decode_part(blob, list[InheritedRow], where):
+                self._keep(sequence, production)
+
+    def _meta(self, meta: BaseMeta) -> None:
+        whole, keys = self._whole, self._keys
+        whole.watermark, whole.wall, whole.output = meta.watermark, meta.wall, meta.output
+        whole.counts = list(meta.counts)
+        whole.floors = meta.floors
+        self._state.holds.update((key, hold) for key, hold in meta.holds if keys is None or key in keys)
+
+    def _keep(self, sequence: str, row: ProductionRow) -> None:
+        position, producer, stream, value, timestamp, targets, opaque = row
+        if self._keys is not None and producer not in self._keys:
+            return
+        for target in targets:
+            self._productions[sequence, position, target[0]] = (
+                position, producer, stream, value, timestamp, (target,), opaque,
+            )  # fmt: skip
+
+    def _set_timer(self, row: TimerRow) -> None:
+        key, wall, tag, at, hold, cause, origin = row
+        if self._keys is None or key in self._keys:
+            self._state.timers[wall].set(key, tag, TimerSetting(at, hold, cause, origin))
+
+    def _apply(self, number: int, entry: Entry) -> None:
+        """Apply one entry: the same changes, in the same order, as when its owner sealed it."""
+        state, whole, productions = self._state, self._whole, self._productions
+        whole.watermark = max(whole.watermark, entry.watermark)
+        whole.wall = max(whole.wall, entry.wall)
+        for key, _ in entry.states:
+            if key not in state.cells:
+                state.cells.insert(key, b"")
+        state.cells.changed(entry.states, number)
+        for key, hold in entry.holds:
+            state.holds.pop(key, None)
+            if hold is not None:
+                state.holds[key] = hold
+        for key, wall, tag in entry.timers_cleared:
+            state.timers[wall].cancel(key, tag)
+        for row in entry.timers_set:
+            self._set_timer(row)
+        for production in entry.productions:
+            self._keep(self._sequence, production)
+        for position, consumer in entry.acked:
+            productions.pop((self._sequence, position, consumer), None)
+        for acked in entry.acked_inherited:
+            productions.pop(acked, None)
+        if entry.ids:
+            whole.dedup.replay(IdDelta.from_wire(entry.ids))
+        whole.counts = [total + more for total, more in zip(whole.counts, entry.counts, strict=True)]
 
 
-def _restore_meta(state: IntervalState, meta: BaseMeta) -> None:
-    state.watermark, state.wall, state.output = meta.watermark, meta.wall, meta.output
-    state.holds = dict(meta.holds)
-    counts = state.counts
-    counts.records, counts.duplicates, counts.late, counts.dead_letters = meta.counts
-
-
-def _keep(productions: Productions, row: ProductionRow) -> None:
-    position, producer, stream, value, timestamp, targets, opaque = row
-    for target in targets:
-        productions[position, target[0]] = (position, producer, stream, value, timestamp, (target,), opaque)
-
-
-def _set_timer(state: IntervalState, row: TimerRow) -> None:
-    key, wall, tag, at, hold, cause, origin = row
-    state.timers[wall].set(key, tag, TimerSetting(at, hold, cause, origin))
-
-
-def _apply(state: IntervalState, number: int, entry: Entry, productions: Productions) -> None:
-    """Apply one entry: the same changes, in the same order, as when its owner sealed it."""
-    state.watermark = max(state.watermark, entry.watermark)
-    state.wall = max(state.wall, entry.wall)
-    for key, _ in entry.states:
-        if key not in state.cells:
-            state.cells.insert(key, b"")
-    state.cells.changed(entry.states, number)
-    for key, hold in entry.holds:
-        state.holds.pop(key, None)
-        if hold is not None:
-            state.holds[key] = hold
-    for key, wall, tag in entry.timers_cleared:
-        state.timers[wall].cancel(key, tag)
-    for row in entry.timers_set:
-        _set_timer(state, row)
-    for production in entry.productions:
-        _keep(productions, production)
-    for acked in entry.acked:
-        productions.pop(acked, None)
-    if entry.ids:
-        state.dedup.replay(IdDelta.from_wire(entry.ids))
-    records, duplicates, late, dead = entry.counts
-    state.counts.records += records
-    state.counts.duplicates += duplicates
-    state.counts.late += late
-    state.counts.dead_letters += dead
+def _cut(entry: Entry, keys: KeyInterval) -> Entry:
+    """What the entry says of ``keys``; its timers and productions are cut where they are applied."""
+    return Entry(
+        entry.format,
+        entry.watermark,
+        entry.wall,
+        [row for row in entry.states if row[0] in keys],
+        [row for row in entry.holds if row[0] in keys],
+        entry.timers_set,
+        entry.timers_cleared,
+        entry.productions,
+        entry.ids,
+        entry.acked,
+        entry.counts,
+        entry.acked_inherited,
+    )

@@ -136,6 +136,7 @@ class Runner:
         weak, is_async = not program.options.strong, program.record_is_async
         process_late = program.options.late.action is LateAction.PROCESS
         watermark, budget = state.watermark, state.settings.batch_bytes - batch.size
+        shown = state.watermark_of if state.floors else None
         consume = batch.consumed_of(receipt).append
         taken = chunk.indexes[chunk.cursor : chunk.cursor + self._room(receipt)]
         running = iter(taken)
@@ -164,7 +165,7 @@ class Runner:
                 context._earliest = held
             if weak:
                 context._origin = (delivery.ids, index)
-            late = stamp < watermark
+            late = stamp < (watermark if shown is None else shown(key))
             try:
                 if late and not process_late:
                     self.apply_late_policy(context, stream, values[index])

@@ -138,6 +138,9 @@ class Sealer:
     def _late(self, receipt: Receipt, indexes: list[int]) -> int:
         """How many were late. A record that was not when it ran is not now: it has held the watermark since."""
         watermark, stamps = self.state.watermark, receipt.delivery.timestamps
+        if self.state.floors:
+            shown, keys = self.state.watermark_of, receipt.delivery.keys
+            return sum(stamps[index] < shown(keys[index]) for index in indexes)
         return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
 
     def _clear_fired(self, batch: Batch, sealed: Sealed) -> list[tuple[bytes, bool, str]]:

@@ -14,9 +14,11 @@ from millwheel.sdk.context import OutputBinding, Scope, TimerSetting
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval.cells import CellCache
+from millwheel.worker.interval.floors import KeyFloors
 from millwheel.worker.interval.intake import Intake
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.timers import TimerTable
+from millwheel.worker.messages import Parent
 
 __all__ = ["INDEX_BITS", "Counts", "IntervalConfig", "IntervalState", "Settings", "effective_hold"]
 
@@ -67,6 +69,8 @@ class IntervalConfig:
     feedback: frozenset[str] = frozenset()
     """Input streams that close a cycle: what comes over them is always admitted and run."""
     settings: Settings = field(default_factory=Settings)
+    parents: tuple[Parent, ...] = ()
+    """The journals that a split or merge made it a child of, until it has let go of them."""
 
 
 @dataclass(slots=True)
@@ -117,8 +121,20 @@ class IntervalState:
         self.parts: tuple[PartId, ...] = ()
         self.segments: dict[str, tuple[PartId, ...]] = {}
         """Stored id segments of the dedup, by name."""
+        self.foreign: dict[str, str] = {}
+        """Those of them whose parts are in a parent's journal still, which this names."""
+        self.floors = KeyFloors(())
         self.slack: Mapping[str, int] = config.slack
         """By sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
+
+    def watermark_of(self, key: bytes) -> int:
+        """The input watermark as ``key`` is shown it: it stands where it stood before a merge, if that was higher."""
+        return max(self.watermark, self.floors.of(key)) if self.floors else self.watermark
+
+    def set_floors(self, floors: KeyFloors) -> None:
+        """What keys had been shown before a merge, as far as the watermark has not passed it."""
+        self.floors = floors
+        self.scope.floor_of = floors.of if floors else None
 
     def next_timer(self, key: bytes) -> int | None:
         """When the key's first watermark timer is due, for the cache."""

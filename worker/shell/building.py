@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from millwheel.core.catalog import Catalog, OwnedInterval, injector_sender
-from millwheel.core.keys import KeyInterval
+from millwheel.core.interval_table import interval_from_proto
 from millwheel.rpc.v1 import catalog_pb2 as catalog_pb2
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.worker.interval import IntervalConfig, IntervalCore, Settings
 from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
+from millwheel.worker.messages import Parent
 from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.routing import Routing
 
@@ -64,13 +65,14 @@ class Builder:
         config = IntervalConfig(
             owned.incarnation,
             interval.journal,
-            KeyInterval(interval.keys.start, interval.keys.end if interval.keys.HasField("end") else None),
+            interval_from_proto(interval.keys),
             interval.sequencer,
             self.senders(inputs),
             self.slack(inputs),
             dead_letter_stream(record.spec.name),
             feedback,
             self._settings,
+            tuple(Parent(parent.journal, interval_from_proto(parent.keys)) for parent in interval.parents),
         )
         core = IntervalCore(config, program, outputs, self._routing.locate)
         return Built(core, inputs, list(outputs.values()))

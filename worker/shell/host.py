@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
@@ -18,7 +19,6 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import (
     Append,
     CorruptValueError,
-    JournalHead,
     JournalMissingError,
     PartId,
     SequencerRefusedError,
@@ -34,6 +34,7 @@ from millwheel.worker.messages import (
     AppendEntry,
     AsyncHook,
     CheckSequence,
+    CopyParts,
     DeleteEntries,
     DeleteParts,
     Delivery,
@@ -42,13 +43,14 @@ from millwheel.worker.messages import (
     FlushStates,
     HookFailed,
     HookFinished,
-    Opened,
     OpenFailed,
     PartsMissing,
     PartsRead,
     PartsWritten,
+    PrepareRelease,
     ReadSegments,
     ReadStates,
+    ReleasePrepared,
     Report,
     Send,
     SequenceChecked,
@@ -57,6 +59,7 @@ from millwheel.worker.messages import (
     Tick,
     WriteParts,
 )
+from millwheel.worker.shell.opening import Opener, ReadAhead
 from millwheel.worker.shell.runloop import RunQueue, wall_now
 
 __all__ = ["CoreHost", "Peers", "ServedCore"]
@@ -115,8 +118,13 @@ class CoreHost:
         peers: Peers,
         queue: RunQueue,
         extra: dict[type, Callable[[Any], None]] | None = None,
+        ahead: ReadAhead | None = None,
     ) -> None:
+        """``extra``: how to perform instructions of the core's own kind; ``ahead``: base parts read already."""
         self.journal = journal
+        self._ahead: ReadAhead = {} if ahead is None else ahead
+        self._releases: set[asyncio.Future[ReleasePrepared]] = set()
+        """Of those who wait for the journal to be short."""
         self.core = core
         self._store = store
         self._peers = peers
@@ -140,6 +148,8 @@ class CoreHost:
             FlushStates: lambda i: self._spawn(self._flush(i)),
             WriteParts: lambda i: self._spawn(self._write_parts(i)),
             ReadSegments: lambda i: self._spawn(self._read_segments(i)),
+            CopyParts: lambda i: self._spawn(self._copy_parts(i)),
+            ReleasePrepared: self._release_prepared,
             CheckSequence: lambda i: self._spawn(self._check_sequence(i)),
             DeleteEntries: lambda i: self._spawn(self._tidy(store.delete_entries(i.journal, i.below))),
             DeleteParts: lambda i: self._spawn(self._tidy(store.delete_parts(i.journal, i.parts))),
@@ -161,6 +171,19 @@ class CoreHost:
             self._deliveries.add(event)
         if not self._closed:
             self._queue.post(self._handle, event)
+
+    async def prepare_release(self) -> ReleasePrepared | None:
+        """Have what a successor must read made small, while work goes on; None if the interval is lost meanwhile."""
+        if self._closed:
+            return None
+        request: asyncio.Future[ReleasePrepared] = self._loop.create_future()
+        self._releases.add(request)
+        self.post(PrepareRelease(request))
+        try:
+            await asyncio.wait([request])
+        finally:
+            self._releases.discard(request)
+        return None if request.cancelled() else request.result()
 
     async def close(self) -> None:
         """Stop driving the core: as if the process had ended, for this interval."""
@@ -186,6 +209,8 @@ class CoreHost:
         for delivery in list(self._deliveries):
             _refuse(delivery)
         self._deliveries.clear()
+        for request in self._releases:
+            request.cancel()
 
     def _handle(self, event: Any) -> None:
         if self._closed:
@@ -256,6 +281,10 @@ class CoreHost:
     def _hook_failed(self, failure: HookFailed) -> None:
         log.warning("%s\n%s", failure.message, failure.traceback)
 
+    def _release_prepared(self, instruction: ReleasePrepared) -> None:
+        if not instruction.request.done():
+            instruction.request.set_result(instruction)
+
     # The store.
 
     async def _until_certain(self, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -271,38 +300,12 @@ class CoreHost:
 
     async def _open(self, fence: FenceJournal) -> None:
         try:
-            head = await self._fence(fence)
-            blobs = await self._until_certain(lambda: self._store.read_parts(fence.journal, head.parts))
-            entries = await self._until_certain(
-                lambda: self._store.read_entries(fence.journal, head.floor + 1, head.commit)
-            )
+            opened = await Opener(self._store, fence, self._until_certain, self._ahead).open()
         except (SequencerRefusedError, JournalMissingError, CorruptValueError) as error:
             log.error("journal %s cannot be opened: %s", fence.journal, error)
             self.post(OpenFailed(str(error)))
             return
-        self.post(Opened(head, dict(zip(head.parts, blobs, strict=True)), entries))
-
-    async def _fence(self, fence: FenceJournal) -> JournalHead:
-        """Take the journal. Refused with our own sequencer after a call of unknown outcome means that call took it."""
-        uncertain = False
-
-        async def attempt() -> JournalHead:
-            nonlocal uncertain
-            try:
-                return await self._store.fence(fence.journal, fence.sequencer)
-            except StoreUnavailableError:
-                uncertain = True
-                raise
-            except SequencerRefusedError as error:
-                if not uncertain or error.sequencer != fence.sequencer:
-                    raise
-            head = await self._store.read_head(fence.journal)
-            if head.sequencer != fence.sequencer:
-                raise SequencerRefusedError(fence.journal, head.sequencer, head.commit)
-            return head
-
-        head: JournalHead = await self._until_certain(attempt)
-        return head
+        self.post(opened)
 
     async def _accept(self, request: AcceptSequencer) -> None:
         try:
@@ -352,13 +355,25 @@ class CoreHost:
         self.post(PartsWritten(write.number))
 
     async def _read_segments(self, read: ReadSegments) -> None:
+        by_journal: dict[str, list[PartId]] = {}
+        for part in read.parts:
+            by_journal.setdefault(read.elsewhere.get(part, read.journal), []).append(part)
+        found: dict[PartId, bytes] = {}
         try:
-            blobs = await self._until_certain(lambda: self._store.read_parts(read.journal, read.parts))
+            for journal, parts in by_journal.items():
+                blobs = await self._until_certain(partial(self._store.read_parts, journal, parts))
+                found.update(zip(parts, blobs, strict=True))
         except CorruptValueError as error:
             self.post(PartsMissing(read.parts, error.where, error.why))
             return
-        found: dict[PartId, bytes] = dict(zip(read.parts, blobs, strict=True))
         self.post(PartsRead(found))
+
+    async def _copy_parts(self, instruction: CopyParts) -> None:
+        """One after the other: each may be a megabyte."""
+        for journal, part, copy in instruction.copies:
+            (blob,) = await self._until_certain(partial(self._store.read_parts, journal, [part]))
+            await self._until_certain(partial(self._store.write_part, instruction.journal, copy, blob))
+        self.post(PartsWritten(instruction.number))
 
     async def _tidy(self, work: Awaitable[None]) -> None:
         """Deletions may fail: what stays is deleted by a later one, or with the journal."""
