@@ -11,9 +11,11 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Thread
+from time import sleep
 from typing import NoReturn
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -21,7 +23,7 @@ from millwheel.client.control import ControlClient
 from millwheel.injectors.spark import MillwheelDataSource
 from millwheel.injectors.spark.source import BatchWriter, StreamWriter
 
-__all__ = ["VARIABLE", "Faulty", "arm", "disarm"]
+__all__ = ["VARIABLE", "Faulty", "arm", "disarm", "happened"]
 
 VARIABLE = "MILLWHEEL_TEST_FAULTS"
 
@@ -34,6 +36,11 @@ def arm(name: str, text: str = "") -> None:
     """Have an accident happen, and leave a trace in ``<name>.done`` when it does."""
     _place(f"{name}.done").unlink(missing_ok=True)
     _place(name).write_text(text)
+
+
+def happened(name: str) -> bool:
+    """Whether an accident left its trace."""
+    return _place(f"{name}.done").exists()
 
 
 def disarm() -> list[str]:
@@ -84,6 +91,9 @@ class Faulty(MillwheelDataSource):
 class FaultyStreamWriter(StreamWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         _blind_to_cursors()
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber():
+            _place("again.done").touch()
         report = _twice(super().write, _reordered(_dying(iterator)))
         if _claim("die-acked") is not None:
             _die()
@@ -136,8 +146,10 @@ def _blind_to_cursors() -> None:
 
 
 def _dying(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Die before the third batch: the first is on its way, or in."""
+    """Die, or do nothing more, before the third batch: the first is on its way, or in."""
     for number, batch in enumerate(batches):
+        if number == 2 and (text := _claim("stall")) is not None:
+            sleep(float(text))
         if number == 2 and _claim("die-midway") is not None:
             _die()
         yield batch

@@ -1,13 +1,14 @@
 """What the tests run on Spark: trips in files, a file for each micro-batch.
 
-``python -m tests.spark.jobs ADDRESS PLACE`` is a driver of its own, which can be killed.
+``python -m tests.spark.jobs ADDRESS PLACE [SETTING=VALUE ...]`` is a driver of its own, which can be killed.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,9 +25,9 @@ DAY = 86_400_000_000
 """Microseconds."""
 
 
-def session() -> SparkSession:
-    """A small local session."""
-    spark = (
+def session(settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+    """A small session, local unless ``settings`` name a master."""
+    builder = (
         SparkSession.builder.master("local[2,4]")
         .config("spark.driver.memory", "768m")
         .config("spark.driver.host", "127.0.0.1")
@@ -35,8 +36,10 @@ def session() -> SparkSession:
         .config("spark.sql.session.timeZone", "America/New_York")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
         .config("spark.sql.streaming.commitProtocol", "v1")
-        .getOrCreate()
     )
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
 
@@ -81,9 +84,9 @@ def start(spark: SparkSession, place: Path, options: dict[str, str], form: str) 
     )
 
 
-def main(address: str, place: str) -> None:
+def main(address: str, place: str, *settings: str) -> None:
     """Run the query to its end, and the stream's."""
-    spark = session()
+    spark = session(dict(setting.split("=", 1) for setting in settings))
     spark.dataSource.register(Faulty)
     options = options_for(address)
     query = start(spark, Path(place), options, "millwheel-faulty")
@@ -93,4 +96,4 @@ def main(address: str, place: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])
