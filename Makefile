@@ -50,7 +50,7 @@ format: install ## Format the code, and mend what ruff can mend
 	@$(RUN) ruff format .
 
 .PHONY: proto
-proto: install ## Generate millwheel/rpc/v1 from proto/
+proto: install ## Generate the stubs from proto/
 	@$(RUN) python tools/generate_protos.py
 
 .PHONY: bench

@@ -1,6 +1,6 @@
-"""Generate the stubs of proto/millwheel/v1 into millwheel/rpc/v1, or check that they are fresh (--check).
+"""Generate the stubs of the protos, or check that they are fresh (--check).
 
-protoc names Python modules after the proto package, ``millwheel.v1``; the stubs live in
+protoc names Python modules after the proto package, ``millwheel.v1`` say; the stubs live in
 ``millwheel.rpc.v1``, so the imports between them are rewritten.
 """
 
@@ -16,25 +16,35 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
-STUBS = ROOT / "millwheel" / "rpc" / "v1"
+PACKAGES = {"millwheel.v1": "millwheel.rpc.v1", "millwheel.etcd.v3": "millwheel.coordination.etcd.v3"}
+"""Where the stubs of each proto package live."""
 
 
-def generate(into: Path) -> None:
-    """Write fresh stubs into the folder ``into``."""
+def _folder(package: str) -> Path:
+    return Path(*package.split("."))
+
+
+def generate(package: str, into: Path) -> None:
+    """Write fresh stubs of a proto package into the folder ``into``."""
+    home, folder = PACKAGES[package], _folder(package)
+    name = re.escape(package)
     with tempfile.TemporaryDirectory() as raw:
-        files = sorted(str(path.relative_to(PROTO)) for path in (PROTO / "millwheel" / "v1").glob("*.proto"))
+        files = sorted(str(path.relative_to(PROTO)) for path in (PROTO / folder).glob("*.proto"))
         arguments = ["protoc", f"-I{PROTO}", f"--python_out={raw}", f"--grpc_python_out={raw}", f"--mypy_out={raw}"]
         arguments += [f"--mypy_grpc_out={raw}", *_plugins(), *files]
         if protoc.main(arguments) != 0:
             raise SystemExit("protoc failed; its messages are above")
-        for path in sorted(Path(raw, "millwheel", "v1").iterdir()):
-            text = re.sub(r"\bmillwheel\.v1 import", "millwheel.rpc.v1 import", path.read_text())
-            text = re.sub(r"\bimport millwheel\.v1\.", "import millwheel.rpc.v1.", text)
-            text = re.sub(r"(?<![\w/.\"'])millwheel\.v1\.(\w+_pb2)", r"millwheel.rpc.v1.\1", text)
+        services = any(re.search(r"^service ", (PROTO / file).read_text(), re.MULTILINE) for file in files)
+        for path in sorted((raw / folder).iterdir()):
+            if "_grpc" in path.name and not services:
+                continue
+            text = re.sub(rf"\b{name} import", f"{home} import", path.read_text())
+            text = re.sub(rf"\bimport {name}\.", f"import {home}.", text)
+            text = re.sub(rf"(?<![\w/.\"']){name}\.(\w+_pb2)", rf"{home}.\1", text)
             if (text.strip() and "_grpc" in path.name) or not path.name.endswith("_pb2_grpc.py"):
                 (into / path.name).write_text(text)
     (into / "__init__.py").write_text(
-        '"""Stubs generated from proto/millwheel/v1 by `make proto`; not edited by hand."""\n'
+        f'"""Stubs generated from proto/{folder} by `make proto`; not edited by hand."""\n'
     )
 
 
@@ -46,11 +56,14 @@ def _plugins() -> list[str]:
 
 def check() -> int:
     """0 if the stubs in the tree are those that the protos give, else 1 with the stale files named."""
-    with tempfile.TemporaryDirectory() as raw:
-        fresh = Path(raw)
-        generate(fresh)
-        names = {path.name for path in fresh.iterdir()} | {p.name for p in STUBS.iterdir() if p.is_file()}
-        stale = sorted(name for name in names if not _same(fresh / name, STUBS / name))
+    stale = []
+    for package, home in PACKAGES.items():
+        stubs = ROOT / _folder(home)
+        with tempfile.TemporaryDirectory() as raw:
+            fresh = Path(raw)
+            generate(package, fresh)
+            names = {path.name for path in fresh.iterdir()} | {p.name for p in stubs.iterdir() if p.is_file()}
+            stale += [str(stubs / name) for name in sorted(names) if not _same(fresh / name, stubs / name)]
     if stale:
         print("stale generated code, run `make proto`:", *stale, sep="\n  ")
     return 1 if stale else 0
@@ -63,4 +76,5 @@ def _same(one: Path, other: Path) -> bool:
 if __name__ == "__main__":
     if "--check" in sys.argv[1:]:
         raise SystemExit(check())
-    generate(STUBS)
+    for one, home in PACKAGES.items():
+        generate(one, ROOT / _folder(home))

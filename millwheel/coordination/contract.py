@@ -24,6 +24,7 @@ __all__ = [
     "Outcome",
     "Put",
     "Snapshot",
+    "TransactionTooLargeError",
 ]
 
 
@@ -41,6 +42,10 @@ class LeaseExpiredError(CoordinatorError):
 
 class CompactedError(CoordinatorError):
     """A watch asked for revisions that are no longer kept: list again, then watch from there."""
+
+
+class TransactionTooLargeError(CoordinatorError):
+    """The transaction had no effect: it is more than this coordinator takes at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,8 @@ class Coordinator(Protocol):
         """Apply all puts and deletes in one revision if every compare holds, else nothing.
 
         Durable before it returns. LeaseExpiredError if a put names a lease that has ended; ValueError
-        if puts and deletes name a key twice. One that changes nothing makes no revision.
+        if puts and deletes name a key twice; TransactionTooLargeError if it is more than the coordinator takes at
+        a time. One that changes nothing makes no revision.
         """
 
     def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from millwheel.coordination.contract import Coordinator
+from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.store.contract import StateStore
 from millwheel.store.database import EmbeddedDatabase
 from millwheel.store.memory import MemoryStore
+from tests.components import etcd
 
 OpenStore = Callable[[Path], AbstractAsyncContextManager[StateStore]]
 OpenCoordinator = Callable[[Path], AbstractAsyncContextManager[Coordinator]]
@@ -69,6 +71,14 @@ async def _embedded_coordinator(path: Path) -> AsyncIterator[Coordinator]:
         yield database.coordinator
 
 
+@asynccontextmanager
+async def _etcd_coordinator(path: Path) -> AsyncIterator[Coordinator]:
+    """The path names the data, as it does for those that keep them there."""
+    coordinator = EtcdCoordinator(EtcdSettings(etcd().endpoints, prefix=f"contract{path}/"))
+    yield coordinator
+    await coordinator.close()
+
+
 STORES: dict[str, OpenStore] = {
     "memory": _memory_store,
     "embedded": _embedded_store,
@@ -78,6 +88,10 @@ STORES: dict[str, OpenStore] = {
 DURABLE_STORES: dict[str, OpenStore] = {"embedded": _embedded_store}
 """Those that keep everything when they are closed and opened again on the same path."""
 
-COORDINATORS: dict[str, OpenCoordinator] = {"memory": _memory_coordinator, "embedded": _embedded_coordinator}
+COORDINATORS: dict[str, OpenCoordinator] = {
+    "memory": _memory_coordinator,
+    "embedded": _embedded_coordinator,
+    "etcd": _etcd_coordinator,
+}
 
-DURABLE_COORDINATORS: dict[str, OpenCoordinator] = {"embedded": _embedded_coordinator}
+DURABLE_COORDINATORS: dict[str, OpenCoordinator] = {"embedded": _embedded_coordinator, "etcd": _etcd_coordinator}

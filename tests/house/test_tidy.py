@@ -70,7 +70,7 @@ def test_packages_listed_are_the_packages_there_are() -> None:
     there = {".".join(init.parent.relative_to(ROOT).parts) for init in _inits("millwheel")} | {
         "millwheel." + ".".join(init.parent.relative_to(ROOT).parts) for role in ROLES for init in _inits(role)
     }
-    assert set(setuptools["packages"]) == there | {"millwheel.rpc.v1"}
+    assert set(setuptools["packages"]) == there | {"millwheel.rpc.v1", "millwheel.coordination.etcd.v3"}
     assert setuptools["package-dir"] == {f"millwheel.{role}": role for role in ROLES}
 
 
@@ -119,7 +119,7 @@ def _is_test(path: Path) -> bool:
 
 def _inits(folder: str) -> list[Path]:
     inits = {path for path in package_modules() if path.name == "__init__.py"}
-    return [path for path in inits if path.relative_to(ROOT).parts[0] == folder and path.parent != STUBS]
+    return [path for path in inits if path.relative_to(ROOT).parts[0] == folder and path.parent not in STUBS]
 
 
 def _pure_modules() -> list[Path]:

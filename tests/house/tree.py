@@ -14,7 +14,7 @@ __all__ = ["ROLES", "ROOT", "STUBS", "package_modules", "parse", "pyproject", "p
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = ("authority", "injectors", "master", "worker")
-STUBS = ROOT / "millwheel" / "rpc" / "v1"
+STUBS = (ROOT / "millwheel" / "rpc" / "v1", ROOT / "millwheel" / "coordination" / "etcd" / "v3")
 
 _TEXT = {".md", ".proto", ".py", ".sh", ".sql", ".toml", ".txt", ".yaml", ".yml"}
 _NOT_OURS = {"__pycache__", "build", "dist", "node_modules"}
@@ -53,6 +53,6 @@ def parse(path: Path) -> ast.Module:
 
 
 def _ours(folder: Path) -> bool:
-    if folder == STUBS or folder.name in _NOT_OURS or folder.name.endswith(".egg-info"):
+    if folder in STUBS or folder.name in _NOT_OURS or folder.name.endswith(".egg-info"):
         return False
     return folder.name == ".ci" or not folder.name.startswith(".")

@@ -1,0 +1,69 @@
+"""Programs out of Debian's packages, unpacked beside the checkout: nothing is enabled, configured or started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+__all__ = ["COMPONENTS", "InstallError", "unpack"]
+
+COMPONENTS: Final = Path(__file__).resolve().parents[2] / "build" / "components"
+"""Where components are kept. Each is known to be whole by its folder: it is made elsewhere, then moved here."""
+
+
+class InstallError(Exception):
+    """A component cannot be had; the message says what to do."""
+
+
+def unpack(package: str) -> Path:
+    """The folder with the files of a Debian package, downloaded and unpacked if it is not there yet."""
+    folder = COMPONENTS / package
+    if folder.is_dir():
+        return folder
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise InstallError(f"{package} is installed from Debian's or Ubuntu's packages, and there is no apt-get here")
+    COMPONENTS.mkdir(parents=True, exist_ok=True)
+    if not _has_candidate(package):
+        print(f"install: apt-get update, to find {package}", flush=True)
+        _run(["apt-get", "update", "-qq"], as_root=True)
+        if not _has_candidate(package):
+            raise InstallError(
+                f"this machine's package sources have no {package}: enable Debian's main, or Ubuntu's universe"
+            )
+    with tempfile.TemporaryDirectory(dir=COMPONENTS) as temporary:
+        print(f"install: downloading {package} from the distribution's packages", flush=True)
+        _run(["apt-get", "download", "-qq", package], cwd=temporary)
+        (archive,) = Path(temporary).glob("*.deb")
+        unpacked = Path(temporary, "unpacked")
+        _run(["dpkg-deb", "-x", str(archive), str(unpacked)])
+        try:
+            unpacked.rename(folder)
+        except OSError:
+            # Somebody else was faster.
+            if not folder.is_dir():
+                raise
+    return folder
+
+
+def _has_candidate(package: str) -> bool:
+    found = subprocess.run(
+        ["apt-cache", "policy", package], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, check=False
+    )
+    return any(
+        line.strip().startswith("Candidate:") and not line.strip().endswith("(none)")
+        for line in found.stdout.splitlines()
+    )
+
+
+def _run(command: list[str], *, as_root: bool = False, cwd: str | None = None) -> None:
+    if as_root and os.geteuid() != 0:
+        if shutil.which("sudo") is None:
+            raise InstallError(f"as root: {' '.join(command)}")
+        command = ["sudo", "-n", *command]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    if done.returncode != 0:
+        raise InstallError(f"`{' '.join(command)}` failed: {(done.stderr or done.stdout).strip()}")

@@ -1,0 +1,155 @@
+"""etcd on loopback: installed once, run as one member or three, each of which can be killed and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import platform
+import shutil
+import signal
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from deploy.local.apt import InstallError, unpack
+from deploy.local.process import ChildProcess, free_ports
+
+__all__ = ["EtcdCluster", "install"]
+
+_START: Final = 30.0
+"""Seconds within which a member must serve."""
+
+
+def install() -> Path:
+    """The etcd program: the one on PATH, or Debian's, which is fetched into the build folder."""
+    on_path = shutil.which("etcd")
+    if on_path is not None:
+        return Path(on_path)
+    found = unpack("etcd-server") / "usr" / "bin" / "etcd"
+    if not found.is_file():
+        raise InstallError(f"the package etcd-server has no etcd: {found} is missing; delete the folder and try again")
+    return found
+
+
+class EtcdCluster:
+    """etcd with its data and logs in one folder. Ports stay the same when a member comes back.
+
+    Usable ``with`` and ``async with``; what is left running when this process ends is killed by the kernel.
+    """
+
+    def __init__(self, directory: Path, members: int = 1, *, options: tuple[str, ...] = ()) -> None:
+        """``options``: more of etcd's command line, for every member; its limits are otherwise its defaults."""
+        self.directory = directory
+        program = str(install())
+        ports = free_ports(2 * members)
+        self._clients = [f"127.0.0.1:{port}" for port in ports[:members]]
+        peers = [f"http://127.0.0.1:{port}" for port in ports[members:]]
+        cluster = ",".join(f"m{number}={peer}" for number, peer in enumerate(peers))
+        self.members = [
+            ChildProcess(
+                [
+                    *(program, "--name", f"m{number}", "--data-dir", str(directory / f"m{number}")),
+                    *("--listen-client-urls", f"http://{self._clients[number]}"),
+                    *("--advertise-client-urls", f"http://{self._clients[number]}"),
+                    *("--listen-peer-urls", peers[number], "--initial-advertise-peer-urls", peers[number]),
+                    *("--initial-cluster", cluster, "--initial-cluster-token", directory.name),
+                    *("--logger", "zap", "--log-outputs", "stderr", *options),
+                ],
+                directory / f"m{number}.log",
+                # etcd 3.4 asks to be told that one knows what one does on anything but amd64.
+                {} if platform.machine() == "x86_64" else {"ETCD_UNSUPPORTED_ARCH": _go_name(platform.machine())},
+            )
+            for number in range(members)
+        ]
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """host:port of each member, as clients take it."""
+        return tuple(self._clients)
+
+    def launch(self) -> None:
+        """Start the members that do not run; they may take a few seconds until they serve."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for member in self.members:
+            member.start()
+
+    def start(self, *numbers: int) -> None:
+        """Start these members, or all, and wait until they serve."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for number in numbers or range(len(self.members)):
+            self.members[number].start()
+        end = time.monotonic() + _START
+        while waiting := [one for one in numbers or range(len(self.members)) if not self.serves(one)]:
+            self._check(waiting, end)
+            time.sleep(0.05)
+
+    async def started(self) -> None:
+        """Return once all members that were started serve."""
+        end = time.monotonic() + _START
+        while waiting := [one for one in range(len(self.members)) if not await asyncio.to_thread(self.serves, one)]:
+            self._check(waiting, end)
+            await asyncio.sleep(0.05)
+
+    def _check(self, waiting: list[int], end: float) -> None:
+        for number in waiting:
+            member = self.members[number]
+            if not member.is_running or time.monotonic() > end:
+                ended = "does not serve" if member.is_running else "has ended"
+                raise RuntimeError(f"etcd member {number} {ended}; {member.log} ends with:\n{member.last_lines()}")
+
+    def serves(self, number: int) -> bool:
+        """Whether a member answers, and knows a leader."""
+        try:
+            with urllib.request.urlopen(f"http://{self._clients[number]}/health", timeout=1.0) as answer:
+                return str(json.load(answer).get("health")) == "true"
+        except (OSError, urllib.error.URLError, ValueError):
+            return False
+
+    def kill(self, number: int) -> None:
+        """SIGKILL a member; its data stay."""
+        self.members[number].kill()
+
+    def pause(self, number: int) -> None:
+        """SIGSTOP a member: its connections stay, and nobody answers."""
+        self.members[number].signal(signal.SIGSTOP)
+
+    def resume(self, number: int) -> None:
+        """SIGCONT a member."""
+        self.members[number].signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Stop all members; their data stay."""
+        # A leader that hands over first takes seconds; what was answered is on disk anyway.
+        ChildProcess.stop_all(self.members, patience=2.0)
+
+    def __enter__(self) -> EtcdCluster:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> EtcdCluster:
+        try:
+            self.launch()
+            await self.started()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+
+def _go_name(machine: str) -> str:
+    return {"aarch64": "arm64", "armv7l": "arm"}.get(machine, machine)

@@ -1,0 +1,116 @@
+"""Child processes that end with their parent, however it ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+__all__ = ["ChildProcess", "free_ports"]
+
+_PR_SET_PDEATHSIG: Final = 1
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Ports that nobody listens on just now: held all at once, so that none is found twice."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((host, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+class ChildProcess:
+    """One program, run in a process group of its own, and again on the same terms after it was stopped or killed.
+
+    The kernel kills it when the thread that started it ends: start it from one that stays, the main thread say.
+    """
+
+    def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+        """``log``: what it prints is appended there. ``environment`` is added to this process's own."""
+        self._arguments = list(arguments)
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log = log
+
+    @property
+    def pid(self) -> int:
+        """0 while it was not started."""
+        return 0 if self._process is None else self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it; nothing happens if it runs."""
+        if self.is_running:
+            return
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        parent = os.getpid()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+                preexec_fn=lambda: _die_with(parent),
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal: SIGSTOP and SIGCONT pause it and have it go on."""
+        if self.is_running:
+            assert self._process is not None
+            os.killpg(self._process.pid, number)
+
+    def kill(self) -> None:
+        """End it without a chance to tidy up; returns when it is gone."""
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def stop(self, patience: float = 10.0) -> None:
+        """Ask it to end, and after ``patience`` seconds kill it; returns when it is gone."""
+        self.signal(signal.SIGTERM)
+        # One that is paused does not hear what it is told.
+        self.signal(signal.SIGCONT)
+        if self._process is not None:
+            try:
+                self._process.wait(patience)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def last_lines(self, count: int = 10) -> str:
+        """The end of what it printed, for error messages."""
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
+        except OSError:
+            return ""
+
+    @staticmethod
+    def stop_all(processes: Iterable[ChildProcess], patience: float = 10.0) -> None:
+        """Stop several at once: ask all, then wait for each."""
+        stopping = list(processes)
+        for process in stopping:
+            process.signal(signal.SIGTERM)
+        end = time.monotonic() + patience
+        for process in stopping:
+            process.stop(max(0.1, end - time.monotonic()))
+
+
+def _die_with(parent: int) -> None:
+    """Run in the child: be killed when the parent ends. It may have ended already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

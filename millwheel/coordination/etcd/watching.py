@@ -1,0 +1,123 @@
+"""Watches that outlive connections and members: each takes up after the last revision that it reported."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from itertools import groupby
+from typing import Final
+
+import grpc
+
+from millwheel.coordination.contract import Change, CompactedError, CoordinatorUnavailableError
+from millwheel.coordination.etcd import failures
+from millwheel.coordination.etcd.failures import Verdict
+from millwheel.coordination.etcd.keyspace import Keyspace
+from millwheel.coordination.etcd.link import Backoff, Link, Stream
+from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
+
+__all__ = ["Watching"]
+
+_WATCH: Final = "/etcdserverpb.Watch/Watch"
+log = logging.getLogger("millwheel.coordination")
+
+
+class _AwayError(Exception):
+    """The stream is over, and another may go on where it ended."""
+
+
+class Watching:
+    """One watch below one prefix, on as many streams as it takes, one after the other."""
+
+    def __init__(self, link: Link, keyspace: Keyspace, prefix: str, after: int) -> None:
+        self._link = link
+        self._keyspace = keyspace
+        self._prefix = prefix
+        self._after = after
+        self._cluster = 0
+        self._backoff = Backoff()
+        self._silent = False
+
+    async def changes(self) -> AsyncGenerator[tuple[Change, ...], None]:
+        """One tuple per revision, until the link is closed. CompactedError; CoordinatorUnavailableError if refused."""
+        while not self._link.is_closed():
+            address = ""
+            try:
+                opened = await self._link.unless_closed(self._link.open(_WATCH, etcd.WatchRequest, etcd.WatchResponse))
+                if opened is None:
+                    return
+                stream, address = opened
+                try:
+                    async with aclosing(self._of_stream(stream)) as groups:
+                        async for group in groups:
+                            yield group
+                finally:
+                    stream.cancel()
+            except (_AwayError, grpc.aio.AioRpcError, CoordinatorUnavailableError) as error:
+                if self._link.is_closed():
+                    return
+                self._judge(error)
+                self._link.failed(address)
+                await self._link.pause(self._backoff.pause())
+
+    def _judge(self, error: Exception) -> None:
+        """Return if another stream may be tried; raise what a caller has to know."""
+        text = str(error)
+        if isinstance(error, grpc.aio.AioRpcError):
+            text = error.details() or error.code().name
+            verdict = failures.judge(error.code(), text)
+            if verdict is Verdict.TOKEN:
+                self._link.forget_token()
+            if verdict is Verdict.FINAL:
+                raise failures.refusal(self._link.settings, text) from error
+        if not self._silent:
+            self._silent = True
+            log.warning("a watch of etcd broke off, and goes on after revision %d: %s", self._after, text)
+
+    async def _of_stream(self, stream: Stream) -> AsyncGenerator[tuple[Change, ...], None]:
+        key, end = self._keyspace.span(self._prefix)
+        create = etcd.WatchCreateRequest(key=key, range_end=end, start_revision=self._after + 1, fragment=True)
+        await self._link.unless_closed(stream.write(etcd.WatchRequest(create_request=create)))
+        events: list[etcd.Event] = []
+        while True:
+            response = await self._link.unless_closed(stream.read())
+            if not isinstance(response, etcd.WatchResponse):
+                raise _AwayError("the stream has ended")
+            self._check(response)
+            self._backoff.succeeded()
+            self._silent = False
+            # The parts of one large answer come one after the other; no revision is whole before the last of them.
+            events += response.events
+            if response.fragment:
+                continue
+            whole, events = events, []
+            for revision, group in groupby(whole, key=lambda event: event.kv.mod_revision):
+                if revision > self._after:
+                    changes = self._changes(revision, group)
+                    self._after = revision
+                    yield changes
+
+    def _check(self, response: etcd.WatchResponse) -> None:
+        if self._cluster not in (0, response.header.cluster_id):
+            # Made anew, or restored from a copy: its revisions are not those that were followed so far.
+            raise CompactedError("another etcd cluster answers than before: list again, and watch from there")
+        self._cluster = response.header.cluster_id
+        if response.compact_revision:
+            raise CompactedError(
+                f"revision {self._after + 1} is no longer kept, the oldest is {response.compact_revision}: list again"
+            )
+        if response.canceled:
+            verdict = failures.judge(grpc.StatusCode.PERMISSION_DENIED, response.cancel_reason)
+            if verdict is Verdict.TOKEN:
+                self._link.forget_token()
+            elif "permission denied" in response.cancel_reason:
+                raise failures.refusal(self._link.settings, response.cancel_reason)
+            raise _AwayError(response.cancel_reason or "the watch was cancelled")
+
+    def _changes(self, revision: int, events: Iterable[etcd.Event]) -> tuple[Change, ...]:
+        deleted = etcd.Event.EventType.EVENT_TYPE_DELETE
+        return tuple(
+            Change(self._keyspace.name(event.kv.key), None if event.type == deleted else event.kv.value, revision)
+            for event in events
+        )
