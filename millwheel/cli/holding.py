@@ -8,8 +8,10 @@ from typing import Final
 
 import grpc
 
+from millwheel.cli.records import state_name
 from millwheel.client.control import ControlClient
 from millwheel.client.watermarks import WatermarkClient
+from millwheel.core.catalog import ACTIVE_STATES
 from millwheel.core.interval_table import interval_from_proto
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
 from millwheel.rpc.channel import open_channel
@@ -24,6 +26,7 @@ from millwheel.rpc.watermarks import INJECTOR_PREFIX
 
 __all__ = ["Cause", "Link", "Names", "Watermark", "explain_chain", "held_by", "read_watermark"]
 
+_OWNER: Final = "its owner"
 _LONGEST: Final = 100
 """Links of one chain; a longer one goes in a circle."""
 
@@ -208,7 +211,8 @@ def _silent(found: Watermark, name: str, owner: inspection.GetIntervalStatusResp
     where = f", interval {interval_from_proto(found.row.keys)}" if found.row is not None else ""
     interval = str(interval_from_proto(found.row.keys)) if found.row is not None else ""
     if isinstance(owner, str):
-        return Cause("silent", name, f"{name}{where}: {owner}", "look at its worker's log", interval)
+        remedy = "look at its worker's log" if owner.startswith(_OWNER) else ""
+        return Cause("silent", name, f"{name}{where}: {owner}", remedy, interval)
     text = f"{name}{where}: its owner runs, and has not reported since it took over"
     return Cause("silent", name, text, "ask again in a moment", interval)
 
@@ -220,7 +224,10 @@ async def _ask_owner(
     topology, _ = names.computations.get(found.sender, ("", ""))
     if not topology:
         return "no topology that is known has it"
-    interval = interval_at(await client.get_topology(topology), found)
+    told = await client.get_topology(topology)
+    if told.topology.state not in ACTIVE_STATES:
+        return f"its topology is {state_name(told.topology.state)}"
+    interval = interval_at(told, found)
     if interval is None or not interval.owner.address:
         return "no worker owns it"
     try:
@@ -228,7 +235,7 @@ async def _ask_owner(
             request = inspection.GetIntervalStatusRequest(journal=interval.journal)
             return await InspectionServiceStub(channel).GetIntervalStatus(request, timeout=5.0)
     except grpc.aio.AioRpcError as error:
-        return f"its owner, worker {interval.owner.worker_id!r} at {interval.owner.address}, says: {error.details()}"
+        return f"{_OWNER}, worker {interval.owner.worker_id!r} at {interval.owner.address}, says: {error.details()}"
 
 
 def interval_at(found: control.GetTopologyResponse, watermark: Watermark) -> catalog.IntervalRecord | None:

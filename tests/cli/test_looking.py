@@ -131,6 +131,13 @@ async def test_show_has_a_row_for_each_source_and_computation(server: Server) ->
     assert 'held_by: "nothing: it has ended"' in ended.out
 
 
+async def test_explain_of_what_was_cancelled_says_so(server: Server) -> None:
+    cancelled = await run_cli(server.address, "topology", "cancel", "words", "--yes")
+    assert cancelled.code == 0, cancelled.err
+    told = await explained(server, "held by words/count: its topology is cancelled")
+    assert "worker's log" not in told.out
+
+
 async def test_key_inspect_shows_state_timers_and_holds(server: Server) -> None:
     async with Injector(server.address, "spoken", process="reader", topology=program.words) as injector:
         await injector.send_many([Word("hold")] * 3, [3_000_000] * 3)
