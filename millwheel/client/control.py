@@ -43,7 +43,8 @@ class ControlClient:
     of them stands by names the leader.
 
     ``patience``: for how many seconds a call that fails in passing (no leader, no connection) is tried again;
-    0 fails at once. Calls that change something carry a request id, so trying again repeats nothing.
+    0 fails at once. Submissions and changes of intervals carry a request id, so that trying again repeats nothing; all
+    else may be done twice, though a cancellation that is tried again also ends what took its topology's name meanwhile.
     """
 
     def __init__(
