@@ -92,14 +92,8 @@ def incarnation_of(known: Catalog, name: IntervalName) -> str:
             f"it has {', '.join(there)}",
             reason="COMPUTATION_UNKNOWN",
         )
-    if record.state not in ACTIVE_STATES:
-        state = catalog.TopologyState.Name(record.state).removeprefix("TOPOLOGY_STATE_").lower()
-        raise RequestError(
-            FailureCode.FAILED_PRECONDITION,
-            f"topology {name.topology!r} is {state}: nobody owns its intervals",
-            "intervals change hands only while their topology runs",
-            reason="NOT_RUNNING",
-        )
+    if found not in known.tables:
+        _refuse_not_running(record)
     return found
 
 
@@ -109,6 +103,9 @@ def find(known: Catalog, name: IntervalName) -> Place:
     found = _interval(known, incarnation, name)
     if found is None:
         _refuse_unknown_journal(name.journal)
+    running = known.computation(incarnation)
+    if running is not None and running[0].state not in ACTIVE_STATES:
+        _refuse_not_running(running[0])
     return Place(incarnation, found, code_of(known, incarnation))
 
 
@@ -412,6 +409,16 @@ def _check_length(key: bytes) -> None:
             f"the limit is {MAX_KEY_BYTES:,}",
             reason="KEY_TOO_LONG",
         )
+
+
+def _refuse_not_running(record: catalog.TopologyRecord) -> NoReturn:
+    state = catalog.TopologyState.Name(record.state).removeprefix("TOPOLOGY_STATE_").lower()
+    raise RequestError(
+        FailureCode.FAILED_PRECONDITION,
+        f"topology {record.spec.name!r} is {state}: nobody owns its intervals",
+        "intervals change hands only while their topology runs",
+        reason="NOT_RUNNING",
+    )
 
 
 def _refuse_unknown_journal(journal: str) -> NoReturn:

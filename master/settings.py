@@ -13,6 +13,7 @@ __all__ = ["MasterSettings"]
 _DRAIN_GRACE: Final = seconds(5)
 _OBSERVE_EVERY: Final = milliseconds(500)
 _KEEP_CANCELLED: Final = hours(24)
+_POLL_LOADS_EVERY: Final = seconds(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class MasterSettings:
     it has passed, a topology that has nothing to do is not taken for one that is through.
     ``observe_every``: how often a draining topology is looked at.
     ``keep_cancelled``: how long a cancelled topology is still listed.
+    ``poll_loads_every``: how far apart workers are asked for their load.
     ``maps_per_transaction``: the most interval maps that one transaction re-assigns or deletes.
     """
 
@@ -31,9 +33,12 @@ class MasterSettings:
     drain_grace: Duration = _DRAIN_GRACE
     observe_every: Duration = _OBSERVE_EVERY
     keep_cancelled: Duration = _KEEP_CANCELLED
+    poll_loads_every: Duration = _POLL_LOADS_EVERY
     maps_per_transaction: int = 32
 
     def __post_init__(self) -> None:
         initial_intervals(self.intervals_per_computation, self.split_points)
         if self.maps_per_transaction < 1:
             raise ValueError(f"maps_per_transaction is {self.maps_per_transaction}: give a number from 1")
+        if self.poll_loads_every <= 0:
+            raise ValueError(f"poll_loads_every is {self.poll_loads_every} us: give a time above 0")

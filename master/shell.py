@@ -9,12 +9,16 @@ from collections.abc import Callable
 from typing import Final
 
 from millwheel.coordination.contract import Coordinator, CoordinatorError
-from millwheel.coordination.election import Election
+from millwheel.coordination.election import Election, Leadership
 from millwheel.core.catalog_keys import LEADERSHIP
 from millwheel.core.time import Timestamp
-from millwheel.master.messages import Answer, Request
+from millwheel.master.handover import reshape
+from millwheel.master.load_book import LoadBook
+from millwheel.master.loads import Loads
+from millwheel.master.messages import Answer, Intervals, Request, Reshape
 from millwheel.master.observer import Observer
 from millwheel.master.packages import Packages
+from millwheel.master.presence import keep_present
 from millwheel.master.settings import MasterSettings
 from millwheel.master.term import Term
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
@@ -52,32 +56,43 @@ class MasterShell:
         self._settings = settings or MasterSettings()
         self._clock = clock
         self._address = address
+        self._ttl = ttl
         self._election = Election(coordinator, LEADERSHIP, address, ttl)
         self._term: Term | None = None
         self._packages: Packages | None = None
+        self._loads: Loads | None = None
         self._leading = asyncio.Event()
 
     async def run(self) -> None:
         """Stand for election again and again, until this task is cancelled."""
+        present = asyncio.ensure_future(keep_present(self.coordinator, self._address, self._ttl, self._clock()))
         try:
             while True:
-                leadership = await self._election.campaign()
-                look, forget = self.observer.look, self.observer.forget
-                term = Term(leadership, self.coordinator, self._store, self._settings, look, forget, self._clock)
-                self._term, self._packages = term, Packages(self._store, leadership.term)
-                self._leading.set()
-                _log.info("leading, term %d", leadership.term)
-                try:
-                    await term.run()
-                except Exception:
-                    _log.exception("term %d ends by a fault; another election follows", leadership.term)
-                    await asyncio.sleep(_PAUSE_AFTER_FAULT)
-                finally:
-                    self._leading.clear()
-                    self._term = self._packages = None
-                    await leadership.resign()
+                await self._lead(await self._election.campaign())
         finally:
+            present.cancel()
+            await asyncio.gather(present, return_exceptions=True)
             await self.observer.close()
+
+    async def _lead(self, leadership: Leadership) -> None:
+        look, forget = self.observer.look, self.observer.forget
+        term = Term(leadership, self.coordinator, self._store, self._settings, look, forget, self._clock)
+        loads = Loads(term, self.observer, self._settings.poll_loads_every, self._clock)
+        self._term, self._packages, self._loads = term, Packages(self._store, leadership.term), loads
+        self._leading.set()
+        _log.info("leading, term %d", leadership.term)
+        asking = asyncio.ensure_future(loads.run())
+        try:
+            await term.run()
+        except Exception:
+            _log.exception("term %d ends by a fault; another election follows", leadership.term)
+            await asyncio.sleep(_PAUSE_AFTER_FAULT)
+        finally:
+            self._leading.clear()
+            self._term = self._packages = self._loads = None
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            await leadership.resign()
 
     @property
     def leads(self) -> bool:
@@ -110,6 +125,15 @@ class MasterShell:
         if self._packages is None:
             raise await self._not_leading()
         return self._packages
+
+    @property
+    def book(self) -> LoadBook:
+        """What workers told of their loads in this term; empty if this replica does not lead."""
+        return self._loads.book if self._loads is not None else LoadBook()
+
+    async def reshape(self, request: Reshape) -> Intervals:
+        """Have an interval moved, split or merged, once its owners were told."""
+        return await reshape(await self.term(), self.observer, request)
 
     async def ask(self, request: Request) -> Answer:
         """Have the core decide, and the decision made durable."""

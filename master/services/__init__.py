@@ -1,4 +1,4 @@
-"""The master's gRPC services: topologies, routing, injection."""
+"""The master's gRPC services: topologies, routing, injection, intervals."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Final
 import grpc
 
 from millwheel.master.services.injection import InjectionServicer
+from millwheel.master.services.intervals import IntervalServicer
 from millwheel.master.services.routing import RoutingServicer
 from millwheel.master.services.topologies import TopologyServicer
 from millwheel.master.shell import MasterShell
-from millwheel.rpc.v1 import control_pb2_grpc, injection_pb2_grpc
+from millwheel.rpc.v1 import control_pb2_grpc, injection_pb2_grpc, interval_pb2_grpc
 
 __all__ = ["SERVICES", "add_services"]
 
@@ -18,6 +19,7 @@ SERVICES: Final = (
     "millwheel.v1.TopologyService",
     "millwheel.v1.RoutingService",
     "millwheel.v1.InjectionService",
+    "millwheel.v1.IntervalService",
 )
 """The services' full names, for health and reflection."""
 
@@ -27,3 +29,4 @@ def add_services(server: grpc.aio.Server, shell: MasterShell) -> None:
     control_pb2_grpc.add_TopologyServiceServicer_to_server(TopologyServicer(shell), server)
     control_pb2_grpc.add_RoutingServiceServicer_to_server(RoutingServicer(shell), server)
     injection_pb2_grpc.add_InjectionServiceServicer_to_server(InjectionServicer(shell), server)
+    interval_pb2_grpc.add_IntervalServiceServicer_to_server(IntervalServicer(shell), server)

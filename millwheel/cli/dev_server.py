@@ -20,20 +20,14 @@ from millwheel.cli.daemons.pieces import cancel, draw_sequencer, ensure_journal,
 from millwheel.client.control import ControlClient
 from millwheel.coordination.contract import Put
 from millwheel.core.catalog_keys import authority_key
-from millwheel.master.services.injection import InjectionServicer
-from millwheel.master.services.routing import RoutingServicer
-from millwheel.master.services.topologies import TopologyServicer
+from millwheel.master.services import SERVICES as MASTER_SERVICES
+from millwheel.master.services import add_services
 from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import MasterShell
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
-from millwheel.rpc.v1.control_pb2_grpc import (
-    add_RoutingServiceServicer_to_server,
-    add_TopologyServiceServicer_to_server,
-)
-from millwheel.rpc.v1.injection_pb2_grpc import add_InjectionServiceServicer_to_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.store.database import EmbeddedDatabase
 from millwheel.worker.interval import Settings
@@ -46,9 +40,7 @@ __all__ = ["DevServer", "DevSettings", "running"]
 log = logging.getLogger("millwheel")
 
 _SERVICES = (
-    "millwheel.v1.TopologyService",
-    "millwheel.v1.RoutingService",
-    "millwheel.v1.InjectionService",
+    *MASTER_SERVICES,
     "millwheel.v1.DeliveryService",
     "millwheel.v1.WatermarkService",
     "millwheel.v1.SubscriptionService",
@@ -146,9 +138,7 @@ async def _start_master(
         MasterSettings(intervals_per_computation=settings.intervals),
         ttl=_LEASE,
     )
-    add_TopologyServiceServicer_to_server(TopologyServicer(shell), server)
-    add_RoutingServiceServicer_to_server(RoutingServicer(shell), server)
-    add_InjectionServiceServicer_to_server(InjectionServicer(shell), server)
+    add_services(server, shell)
     task = asyncio.create_task(shell.run())
     task.add_done_callback(lambda done: _failed(failed, done))
     stack.push_async_callback(cancel, task)

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from millwheel.cli import config, injector, key, roles, server, stream, topology, version, watermark
+from millwheel.cli import config, injector, interval, key, roles, server, stream, topology, version, watermark
 from millwheel.cli.failing import exit_code_of, explain
 
 __all__ = ["app", "main"]
@@ -23,6 +23,7 @@ app.add_typer(topology.app, name="topology")
 app.add_typer(stream.app, name="stream")
 app.add_typer(watermark.app, name="watermark")
 app.add_typer(key.app, name="key")
+app.add_typer(interval.app, name="interval")
 app.add_typer(injector.app, name="injector")
 app.add_typer(injector.inject_app, name="inject")
 app.add_typer(roles.master_app, name="master")

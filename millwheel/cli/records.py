@@ -10,7 +10,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["describe_topology", "state_name", "summarize_topology"]
+__all__ = ["describe_topology", "plain_interval", "state_name", "summarize_topology"]
 
 
 def state_name(state: catalog.TopologyState.ValueType) -> str:
@@ -60,17 +60,19 @@ def _computation(
         "exactly_once": spec.exactly_once,
         "strong_productions": spec.strong_productions,
         "late_policy": specs.LatePolicy.Name(spec.late_policy).removeprefix("LATE_POLICY_").lower(),
-        "intervals": [_interval(one) for one in (intervals.intervals if intervals is not None else ())],
+        "intervals": [plain_interval(one) for one in (intervals.intervals if intervals is not None else ())],
     }
 
 
-def _interval(interval: catalog.IntervalRecord) -> dict[str, Plain]:
+def plain_interval(interval: catalog.IntervalRecord) -> dict[str, Plain]:
+    """One interval: its keys, its journal, and who has it; ``parents`` while it still rests on their journals."""
     return {
         "keys": str(interval_from_proto(interval.keys)),
         "journal": interval.journal,
         "sequencer": interval.sequencer,
         "owner": interval.owner.worker_id or None,
         "address": interval.owner.address or None,
+        "parents": [parent.journal for parent in interval.parents],
     }
 
 

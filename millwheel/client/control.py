@@ -1,4 +1,4 @@
-"""The control plane from outside: packages, topologies, routing and injection, as calls that a program awaits.
+"""The control plane from outside: packages, topologies, intervals, routing, injection, as calls that a program awaits.
 
 Every failure is a :class:`~millwheel.rpc.failures.RequestError` that says what is wrong and what to do. A replica of
 the master that only stands by names the leader, and the client goes on there.
@@ -20,7 +20,7 @@ from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
-from millwheel.rpc.v1 import control_pb2_grpc, injection_pb2_grpc
+from millwheel.rpc.v1 import control_pb2_grpc, injection_pb2_grpc, interval_pb2, interval_pb2_grpc
 from millwheel.rpc.v1 import injection_pb2 as injection
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import Problem
@@ -131,6 +131,54 @@ class ControlClient:
         request = control.CancelTopologyRequest(name=name, request_id=uuid4().hex)
         return (await self._call(lambda: self._topologies().CancelTopology(request, timeout=self._deadline))).topology
 
+    # Intervals.
+
+    async def list_intervals(
+        self, topology: str = "", computation: str = "", page_size: int = 0
+    ) -> list[interval_pb2.IntervalStatus]:
+        """The intervals of a computation, of a topology, or all, with what their owners last told of their load."""
+        found: list[interval_pb2.IntervalStatus] = []
+        request = interval_pb2.ListIntervalsRequest(topology=topology, computation=computation, page_size=page_size)
+        while True:
+            answer = await self._call(lambda: self._intervals().ListIntervals(request, timeout=self._deadline))
+            found += answer.intervals
+            if not answer.next_page_token:
+                return found
+            request.page_token = answer.next_page_token
+
+    async def move_interval(
+        self, interval: interval_pb2.IntervalName, worker: str = "", request_id: str = ""
+    ) -> catalog.IntervalRecord:
+        """Give an interval to ``worker``; empty: to the least loaded other one that may run it."""
+        request = interval_pb2.MoveIntervalRequest(
+            interval=interval, worker_id=worker, request_id=request_id or uuid4().hex
+        )
+        answer = await self._call(lambda: self._intervals().MoveInterval(request, timeout=self._deadline))
+        return answer.interval
+
+    async def split_interval(
+        self, interval: interval_pb2.IntervalName, at: bytes | None = None, worker: str = "", request_id: str = ""
+    ) -> list[catalog.IntervalRecord]:
+        """Cut an interval in two: below ``at`` and from there on; None: where its load is halved.
+
+        ``worker`` is to own the upper half; empty: whoever owns the whole.
+        """
+        request = interval_pb2.SplitIntervalRequest(
+            interval=interval, at=at, worker_id=worker, request_id=request_id or uuid4().hex
+        )
+        answer = await self._call(lambda: self._intervals().SplitInterval(request, timeout=self._deadline))
+        return list(answer.intervals)
+
+    async def merge_intervals(
+        self, interval: interval_pb2.IntervalName, worker: str = "", request_id: str = ""
+    ) -> catalog.IntervalRecord:
+        """Make one of an interval and the next; ``worker`` is to own it, empty: whoever owns the one that is named."""
+        request = interval_pb2.MergeIntervalsRequest(
+            interval=interval, worker_id=worker, request_id=request_id or uuid4().hex
+        )
+        answer = await self._call(lambda: self._intervals().MergeIntervals(request, timeout=self._deadline))
+        return answer.interval
+
     # Routing.
 
     async def ensure_stream_log(self, stream: str) -> control.EnsureStreamLogResponse:
@@ -217,6 +265,9 @@ class ControlClient:
 
     def _routing(self) -> control_pb2_grpc.RoutingServiceAsyncStub:
         return control_pb2_grpc.RoutingServiceStub(self._channel())
+
+    def _intervals(self) -> interval_pb2_grpc.IntervalServiceAsyncStub:
+        return interval_pb2_grpc.IntervalServiceStub(self._channel())
 
     def _injection(self) -> injection_pb2_grpc.InjectionServiceAsyncStub:
         return injection_pb2_grpc.InjectionServiceStub(self._channel())

@@ -1,0 +1,61 @@
+"""How an interval changes hands so that it is away for a moment only: owners are told before, then the map changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Final
+
+import grpc
+
+from millwheel.core.catalog import Catalog
+from millwheel.master import reshaping
+from millwheel.master.messages import Intervals, Reshape
+from millwheel.master.observer import Observer
+from millwheel.master.term import Term
+from millwheel.rpc.v1 import handover_pb2 as wire
+from millwheel.rpc.v1 import handover_pb2_grpc
+
+__all__ = ["reshape"]
+
+_DEADLINE: Final = 2.0
+"""Seconds that a hint may take; an owner that does not answer in time is passed over."""
+
+_log = logging.getLogger(__name__)
+
+
+async def reshape(term: Term, observer: Observer, request: Reshape) -> Intervals:
+    """Move, split or merge: hints to the owners, then one transaction. RequestError if it cannot be."""
+    proposal = reshaping.propose(term.catalog, request, term.core.loads)
+    if proposal is not None:
+        await _prepare(term.catalog, observer, proposal)
+        request = proposal.request
+    answer = await term.ask(request)
+    assert isinstance(answer, Intervals)
+    return answer
+
+
+async def _prepare(known: Catalog, observer: Observer, proposal: reshaping.Proposal) -> None:
+    """First what is to be read is made small, then it is read ahead."""
+    releases = []
+    for one in proposal.releases:
+        stub = handover_pb2_grpc.HandoverServiceStub(observer.channel(one.owner.address))
+        release = wire.PrepareReleaseRequest(journal=one.journal, sequencer=one.sequencer)
+        releases.append(_hint(stub.PrepareRelease(release, timeout=_DEADLINE), one.owner.worker_id))
+    await asyncio.gather(*releases)
+    opens = []
+    for one in proposal.opens:
+        stub = handover_pb2_grpc.HandoverServiceStub(observer.channel(one.owner.address))
+        ahead = wire.PrepareOpenRequest(
+            computation=proposal.incarnation, journals=reshaping.journals_to_read(one), keys=one.keys
+        )
+        opens.append(_hint(stub.PrepareOpen(ahead, timeout=_DEADLINE), one.owner.worker_id))
+    await asyncio.gather(*opens)
+
+
+async def _hint(call: Awaitable[object], worker: str) -> None:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        _log.info("worker %s was not told of a handover in time (%s): it takes a little longer", worker, error.code())

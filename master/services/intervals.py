@@ -1,0 +1,196 @@
+"""IntervalService: who owns which keys, and changing it while everything runs (sections 4.1, 7.1)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from typing import Any, Final
+
+import grpc
+
+from millwheel.core.catalog import LIVE_STATES, Catalog
+from millwheel.master import reshaping
+from millwheel.master.load_book import LoadBook, divide
+from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, SplitInterval
+from millwheel.master.plans import refuse_unknown_topology
+from millwheel.master.shell import MasterShell
+from millwheel.rpc.errors import answering
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import interval_pb2 as wire
+from millwheel.rpc.v1 import interval_pb2_grpc
+
+__all__ = ["IntervalServicer"]
+
+_PAGE: Final = 100
+_LARGEST_PAGE: Final = 1_000
+_SMALLEST_SIDE: Final = 0.1
+"""A split that would leave one side with a smaller share of the load relieves nothing."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
+    """Answers from the catalog and from what workers tell of their loads; the core decides what changes."""
+
+    def __init__(self, shell: MasterShell) -> None:
+        self._shell = shell
+
+    async def ListIntervals(self, request: wire.ListIntervalsRequest, context: Context) -> wire.ListIntervalsResponse:
+        """A page of intervals, in the order of topology, computation and keys; the streams' logs come last."""
+        return await answering(context, lambda: self._list(request))
+
+    async def _list(self, request: wire.ListIntervalsRequest) -> wire.ListIntervalsResponse:
+        known = (await self._shell.term()).catalog
+        size = min(request.page_size if request.page_size > 0 else _PAGE, _LARGEST_PAGE)
+        response = wire.ListIntervalsResponse()
+        after = _from_token(request.page_token) if request.page_token else None
+        for place in _incarnations(known, request):
+            if after is not None and place.order < after[:3]:
+                continue
+            start = after[3] if after is not None and place.order == after[:3] else b""
+            for interval in _from(known, place.incarnation, start):
+                if len(response.intervals) == size:
+                    response.next_page_token = _to_token(place, interval.keys.start)
+                    return response
+                response.intervals.append(_status(place, interval, self._shell.book))
+        return response
+
+    async def MoveInterval(self, request: wire.MoveIntervalRequest, context: Context) -> wire.MoveIntervalResponse:
+        """Another owner, under a fresh sequencer."""
+
+        async def work() -> wire.MoveIntervalResponse:
+            move = MoveInterval(_name(request.interval), request.worker_id, request.request_id)
+            return wire.MoveIntervalResponse(interval=(await self._shell.reshape(move)).intervals[0])
+
+        return await answering(context, work)
+
+    async def SplitInterval(self, request: wire.SplitIntervalRequest, context: Context) -> wire.SplitIntervalResponse:
+        """Two intervals instead of one."""
+
+        async def work() -> wire.SplitIntervalResponse:
+            split = SplitInterval(_name(request.interval), request.at, request.worker_id, request.request_id)
+            known = (await self._shell.term()).catalog
+            if not request.HasField("at") and reshaping.repeated(known, split) is None:
+                at = _halving(reshaping.find(known, split.interval), self._shell.book)
+                split = SplitInterval(split.interval, at, split.worker, split.request_id)
+            return wire.SplitIntervalResponse(intervals=(await self._shell.reshape(split)).intervals)
+
+        return await answering(context, work)
+
+    async def MergeIntervals(
+        self, request: wire.MergeIntervalsRequest, context: Context
+    ) -> wire.MergeIntervalsResponse:
+        """One interval instead of two neighbours."""
+
+        async def work() -> wire.MergeIntervalsResponse:
+            merge = MergeIntervals(_name(request.interval), request.worker_id, request.request_id)
+            return wire.MergeIntervalsResponse(interval=(await self._shell.reshape(merge)).intervals[0])
+
+        return await answering(context, work)
+
+
+# Requests.
+
+
+def _name(name: wire.IntervalName) -> IntervalName:
+    key = name.key if name.HasField("key") else None
+    return IntervalName(name.topology, name.computation, name.journal, key)
+
+
+def _halving(place: reshaping.Place, book: LoadBook) -> bytes:
+    """The key that halves an interval's load; FAILED_PRECONDITION if its owner told none, or no key does."""
+    if place.code is None:
+        # Refused for what it is, whatever the key.
+        return b"\0"
+    load = book.of(place.interval)
+    if load is None or not load.sample:
+        raise RequestError(
+            FailureCode.FAILED_PRECONDITION,
+            f"where to split {reshaping.shown(place)} is not known: its owner has told nothing of its keys' load yet",
+            "give a key to split at, or try again once records come in",
+            reason="NO_SAMPLE",
+        )
+    division = divide(place.keys, load.sample)
+    if division is not None and division.smaller >= _SMALLEST_SIDE:
+        return division.at
+    hottest = max(load.sample, key=lambda one: one.share)
+    raise RequestError(
+        FailureCode.FAILED_PRECONDITION,
+        f"no key divides the load of {reshaping.shown(place)}: key {hottest.key.decode('utf-8', 'backslashreplace')!r} "
+        f"alone has {hottest.share:.0%} of it",
+        "a key is never split: spread it over several in the program (millwheel.windows aggregates in two phases), "
+        "or give a key to split at",
+        reason="HOT_KEY",
+    )
+
+
+# Listing.
+
+
+class _Listed:
+    """An incarnation and what it is called; ``order``: where it stands in the list."""
+
+    __slots__ = ("computation", "incarnation", "order", "stream", "topology")
+
+    def __init__(self, incarnation: str, topology: str = "", computation: str = "", stream: str = "") -> None:
+        self.incarnation = incarnation
+        self.topology = topology
+        self.computation = computation
+        self.stream = stream
+        self.order = ("log" if stream else "computation", topology, computation or stream)
+
+
+def _incarnations(known: Catalog, request: wire.ListIntervalsRequest) -> Iterator[_Listed]:
+    """Those that the request asks for, in the list's order."""
+    if request.topology and request.topology not in known.topologies:
+        refuse_unknown_topology(request.topology, known)
+    if request.computation:
+        one = IntervalName(request.topology, request.computation)
+        yield _Listed(reshaping.incarnation_of(known, one), request.topology, request.computation)
+        return
+    for name, record in sorted(known.topologies.items()):
+        if record.state in LIVE_STATES and request.topology in ("", name):
+            for computation, incarnation in sorted(record.incarnations.items()):
+                yield _Listed(incarnation, name, computation)
+    if not request.topology:
+        for stream, log in sorted(known.logs.items()):
+            yield _Listed(log.incarnation, stream=stream)
+
+
+def _from(known: Catalog, incarnation: str, start: bytes) -> Iterator[catalog.IntervalRecord]:
+    """The intervals of an incarnation that begin at ``start`` or after it."""
+    at: bytes | None = start
+    while at is not None:
+        interval = known.locate(incarnation, at)
+        if interval is None:
+            return
+        if interval.keys.start >= start:
+            yield interval
+        at = interval.keys.end if interval.keys.HasField("end") else None
+
+
+def _status(place: _Listed, interval: catalog.IntervalRecord, book: LoadBook) -> wire.IntervalStatus:
+    load = book.of(interval)
+    return wire.IntervalStatus(
+        topology=place.topology, computation=place.computation, stream=place.stream, interval=interval, load=load
+    )
+
+
+def _to_token(place: _Listed, start: bytes) -> str:
+    parts = [*(part.encode() for part in place.order), start]
+    return ".".join(base64.urlsafe_b64encode(part).decode() for part in parts)
+
+
+def _from_token(token: str) -> tuple[str, str, str, bytes]:
+    try:
+        kind, topology, name, start = (base64.urlsafe_b64decode(part) for part in token.split("."))
+        return kind.decode(), topology.decode(), name.decode(), start
+    except (binascii.Error, UnicodeDecodeError, ValueError) as error:
+        raise RequestError(
+            FailureCode.INVALID_ARGUMENT,
+            "the page token is not one that this service gave",
+            "leave it out to begin anew",
+            reason="PAGE_TOKEN_INVALID",
+        ) from error

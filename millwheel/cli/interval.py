@@ -1,0 +1,198 @@
+"""``millwheel interval``: list, move, split, merge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, cast
+
+import typer
+
+from millwheel.cli.naming import split_place
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
+from millwheel.cli.records import plain_interval
+from millwheel.client.control import ControlClient
+from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import interval_pb2 as wire
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Intervals: which keys are where, and changing it while everything runs.",
+    no_args_is_help=True,
+    epilog="An interval is named by its journal, as `millwheel interval list` shows it, or as TOPOLOGY/COMPUTATION with"
+    " --key, any key in it. While one changes hands its records wait for some milliseconds; no state is copied.",
+)
+
+Name = Annotated[
+    str, typer.Argument(metavar="INTERVAL", help="Its journal, or TOPOLOGY/COMPUTATION with --key, any key in it.")
+]
+Key = Annotated[str | None, typer.Option("--key", help="A key in the interval, as text.")]
+RequestId = Annotated[
+    str, typer.Option("--request-id", help="The same id again is the same request, for scripts that try again.")
+]
+
+
+@app.callback()
+def _verbs() -> None:
+    """Intervals: which keys are where, and changing it while everything runs."""
+
+
+@app.command("list")
+def list_intervals(
+    place: Annotated[
+        str, typer.Argument(metavar="[TOPOLOGY[/COMPUTATION]]", help="Whose; default: all, and the streams' logs.")
+    ] = "",
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """List intervals with their owners and their load, as the owners last told it."""
+    topology, computation = split_place(place) if "/" in place else (place, "")
+
+    async def work() -> list[wire.IntervalStatus]:
+        async with ControlClient(address, deadline=timeout) as client:
+            return await client.list_intervals(topology, computation)
+
+    found = [_plain(status) for status in asyncio.run(work())]
+    if output is not OutputFormat.TABLE:
+        print_plain(found, output)
+        return
+    columns = ["computation", "keys", "owner", "journal", "records/s", "busy", "queued", "cached", "notes"]
+    print_table(columns, [_row(one) for one in cast("list[dict[str, Any]]", found)], "no intervals")
+
+
+@app.command()
+def move(
+    name: Name,
+    key: Key = None,
+    to: Annotated[str, typer.Option("--to", help="The worker; default: the least loaded other one.")] = "",
+    request_id: RequestId = "",
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Give an interval to another worker."""
+    interval = _name(name, key)
+
+    async def work(client: ControlClient) -> list[catalog.IntervalRecord]:
+        return [await client.move_interval(interval, to, request_id)]
+
+    _print(_run(work, address, timeout), output)
+
+
+@app.command()
+def split(
+    name: Name,
+    key: Key = None,
+    at: Annotated[
+        str | None, typer.Option("--at", help="The first key of the upper half; default: where the load is halved.")
+    ] = None,
+    to: Annotated[str, typer.Option("--to", help="The worker for the upper half; default: it stays.")] = "",
+    request_id: RequestId = "",
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Cut an interval in two at a key."""
+    interval = _name(name, at if key is None and "/" in name else key)
+
+    async def work(client: ControlClient) -> list[catalog.IntervalRecord]:
+        return await client.split_interval(interval, None if at is None else at.encode(), to, request_id)
+
+    _print(_run(work, address, timeout), output)
+
+
+@app.command()
+def merge(
+    name: Name,
+    key: Key = None,
+    to: Annotated[str, typer.Option("--to", help="The worker; default: who owns the interval that is named.")] = "",
+    request_id: RequestId = "",
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Make one of an interval and the next."""
+    interval = _name(name, key)
+
+    async def work(client: ControlClient) -> list[catalog.IntervalRecord]:
+        return [await client.merge_intervals(interval, to, request_id)]
+
+    _print(_run(work, address, timeout), output)
+
+
+def _name(name: str, key: str | None) -> wire.IntervalName:
+    """What the command line names: there is no slash in a journal's name."""
+    if "/" not in name:
+        if key is not None:
+            raise typer.BadParameter(f"{name!r} names an interval already: leave --key out", param_hint="--key")
+        return wire.IntervalName(journal=name)
+    topology, computation = split_place(name)
+    interval = wire.IntervalName(topology=topology, computation=computation)
+    if key is not None:
+        interval.key = key.encode()
+    return interval
+
+
+def _run(
+    work: Callable[[ControlClient], Awaitable[list[catalog.IntervalRecord]]], address: str, timeout: float
+) -> list[catalog.IntervalRecord]:
+    async def run() -> list[catalog.IntervalRecord]:
+        async with ControlClient(address, deadline=timeout) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+def _print(made: Sequence[catalog.IntervalRecord], output: OutputFormat) -> None:
+    """What there is now."""
+    rows = [cast("dict[str, Any]", plain_interval(one)) for one in made]
+    if output is not OutputFormat.TABLE:
+        print_plain(rows, output)
+        return
+    columns = ["keys", "owner", "sequencer", "journal"]
+    print_table(columns, [[one["keys"], one["owner"] or "nobody", one["sequencer"], one["journal"]] for one in rows])
+
+
+def _plain(status: wire.IntervalStatus) -> dict[str, Plain]:
+    load = status.load if status.HasField("load") else None
+    return {
+        "topology": status.topology or None,
+        "computation": status.computation or None,
+        "stream": status.stream or None,
+        **plain_interval(status.interval),
+        "load": None
+        if load is None
+        else {
+            "records_per_second": round(load.records_per_second, 3),
+            "busy": round(load.busy, 4),
+            "queued_records": load.queued_records,
+            "pending_productions": load.pending_productions,
+            "keys": load.keys,
+            "cached_bytes": load.cached_bytes,
+        },
+        "hot_keys": [
+            {"key": one.key.decode("utf-8", "backslashreplace"), "share": round(one.share, 3)}
+            for one in status.hot_keys
+        ],
+    }
+
+
+def _row(one: dict[str, Any]) -> list[object]:
+    whose = f"log of {one['stream']}" if one["stream"] else f"{one['topology']}/{one['computation']}"
+    load = one["load"]
+    told = ["", "", "", ""]
+    if load is not None:
+        told = [
+            f"{load['records_per_second']:,.0f}",
+            f"{load['busy']:.1%}",
+            f"{load['queued_records']:,}",
+            f"{load['cached_bytes'] / 1e6:,.1f} MB",
+        ]
+    notes = [f"{hot['key']!r} has {hot['share']:.0%} of the load" for hot in one["hot_keys"]]
+    if one["parents"]:
+        notes.append("starts from " + ", ".join(one["parents"]))
+    return [whose, one["keys"], one["owner"] or "nobody", one["journal"], *told, "; ".join(notes)]

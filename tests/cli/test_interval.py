@@ -1,0 +1,127 @@
+"""The interval commands against a real master, with workers that tell loads and are told of handovers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.core.time import milliseconds
+from millwheel.master.settings import MasterSettings
+from millwheel.store.memory import MemoryStore
+from tests.cli.test_topology import GOOD, Cli
+from tests.master.owners import Owner, owner
+from tests.master.replica import replica
+
+SETTINGS = MasterSettings(split_points=(b"m",), poll_loads_every=milliseconds(50))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    cli: Cli
+    workers: dict[str, Owner]
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    coordinator = MemoryCoordinator()
+    async with AsyncExitStack() as stack:
+        workers = {name: await stack.enter_async_context(owner(coordinator, name)) for name in ("w1", "w2")}
+        address, shell = await stack.enter_async_context(replica(coordinator, MemoryStore(), SETTINGS))
+        await shell.leading()
+        cli = Cli(address)
+        submitted = await cli("topology", "submit", GOOD)
+        assert submitted.code == 0, submitted.err
+        yield Cluster(cli, workers)
+    await coordinator.close()
+
+
+async def listed(cli: Cli, place: str = "sample/counter") -> list[dict[str, object]]:
+    told = await cli("interval", "list", place, "-o", "json")
+    assert told.code == 0, told.err
+    found = json.loads(told.out)
+    assert isinstance(found, list)
+    return found
+
+
+async def test_move_split_and_merge_show_what_there_is_now(cluster: Cluster) -> None:
+    cli = cluster.cli
+    first, second = await listed(cli)
+    assert (first["keys"], second["keys"]) == ("['', 'm')", "['m', +inf)")
+    assert {first["owner"], second["owner"]} == {"w1", "w2"}
+    moved = await cli("interval", "move", "sample/counter", "--key", "a", "--to", str(second["owner"]), "-o", "json")
+    (row,) = json.loads(moved.out)
+    assert (row["journal"], row["owner"]) == (first["journal"], second["owner"])
+    split = await cli("interval", "split", str(first["journal"]), "--at", "g", "-o", "yaml")
+    assert split.code == 0, split.err
+    assert "keys: \"['', 'g')\"" in split.out
+    rows = await listed(cli)
+    assert [row["keys"] for row in rows] == ["['', 'g')", "['g', 'm')", "['m', +inf)"]
+    assert rows[0]["parents"] == rows[1]["parents"] == [first["journal"]]
+    table = await cli("interval", "list", "sample")
+    assert f"starts from {first['journal']}" in table.out
+    early = await cli("interval", "merge", "sample/counter", "--key", "a")
+    assert (early.code, early.out) == (6, "")
+    assert "try again in a few seconds" in early.err
+    for worker in cluster.workers.values():
+        worker.independent = True
+    until_free = await listed(cli)
+    while any(row["parents"] for row in until_free):
+        until_free = await listed(cli)
+    merged = await cli("interval", "merge", "sample/counter", "--key", "a")
+    assert merged.code == 0, merged.err
+    assert merged.out.splitlines()[0].split() == ["KEYS", "OWNER", "SEQUENCER", "JOURNAL"]
+    assert "['', 'm')" in merged.out
+
+
+async def test_a_split_without_a_key_halves_the_load_or_says_why_it_cannot(cluster: Cluster) -> None:
+    cli = cluster.cli
+    told = await cli("interval", "split", "sample/counter", "--key", "a")
+    assert (told.code, told.out) == (6, "")
+    assert "has told nothing of its keys' load yet" in told.err
+    for worker in cluster.workers.values():
+        worker.sample = {b"a": 0.3, b"c": 0.3, b"f": 0.4}
+    rows = await listed(cli)
+    while rows[0]["load"] is None or "f" not in (await cli("interval", "split", "sample/counter", "--key", "a")).out:
+        rows = await listed(cli)
+    assert [row["keys"] for row in await listed(cli)][:2] == ["['', 'f')", "['f', 'm')"]
+
+
+async def test_everything_is_listed_with_the_streams_logs(cluster: Cluster) -> None:
+    rows = await listed(cluster.cli, "")
+    assert {(row["topology"], row["computation"], row["stream"]) for row in rows} == {
+        ("sample", "counter", None),
+        (None, None, "counts"),
+        (None, None, "sample.dead-letters"),
+    }
+    table = await cluster.cli("interval", "list")
+    assert "log of counts" in table.out
+    assert table.out.splitlines()[0].split()[:4] == ["COMPUTATION", "KEYS", "OWNER", "JOURNAL"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (("split", "sample/counter", "--key", "a", "--at", "q"), 5, "it is outside"),
+        (("split", "sample/counter", "--at", "m"), 5, "nothing would be below it"),
+        (("split", "sample/countr", "--at", "g"), 3, "did you mean 'counter'"),
+        (("split", "sampel/counter", "--at", "g"), 3, "did you mean 'sample'"),
+        (("move", "sample/counter"), 5, "has 2 intervals, and none of them is named"),
+        (("move", "sample/counter", "--key", "a", "--to", "w9"), 3, "registered: w1, w2"),
+        (("move", "counter.1.j99"), 3, "interval list"),
+        (("merge", "sample/counter", "--key", "z"), 6, "name the interval before it"),
+        (("merge", "counter.1.j99", "--key", "a"), 2, "leave --key out"),
+        (("list", "sampel"), 3, "did you mean 'sample'"),
+        (("list", "a/b/c"), 5, "write TOPOLOGY/COMPUTATION"),
+    ],
+)
+async def test_what_cannot_be_is_said_with_its_exit_code(
+    cluster: Cluster, arguments: tuple[str, ...], code: int, part: str
+) -> None:
+    told = await cluster.cli("interval", *arguments)
+    assert (told.code, told.out) == (code, "")
+    assert part in told.err

@@ -1,0 +1,103 @@
+"""What workers tell, and the key that halves an interval's load (section 7.1)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.core.time import Timestamp, seconds
+from millwheel.master.load_book import LoadBook, divide
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import inspection_pb2 as wire
+
+KEYS = st.binary(min_size=1, max_size=3)
+
+
+def sample(shares: dict[bytes, float]) -> list[wire.KeyLoad]:
+    return [wire.KeyLoad(key=key, share=share) for key, share in shares.items()]
+
+
+def told(*intervals: wire.IntervalLoad, cpu: float = 0.0) -> wire.GetWorkerLoadResponse:
+    return wire.GetWorkerLoadResponse(cpu=cpu, memory_limit_bytes=1_000, intervals=intervals)
+
+
+@given(st.dictionaries(KEYS, st.integers(1, 100), min_size=2, max_size=30))
+def test_the_key_chosen_divides_no_worse_than_any_other(weights: dict[bytes, int]) -> None:
+    total = sum(weights.values())
+    division = divide(ALL_KEYS, sample({key: weight / total for key, weight in weights.items()}))
+    assert division is not None
+
+    def smaller(at: bytes) -> float:
+        lower = sum(weight for key, weight in weights.items() if key < at) / total
+        return min(lower, 1 - lower)
+
+    assert abs(smaller(division.at) - division.smaller) < 1e-9
+    assert division.smaller >= max(smaller(key) for key in weights) - 1e-9
+    assert division.smaller > 0
+
+
+@given(st.dictionaries(KEYS, st.floats(0.001, 0.02), max_size=30), KEYS, KEYS)
+def test_the_key_chosen_is_always_within_and_leaves_keys_on_both_sides(
+    shares: dict[bytes, float], one: bytes, other: bytes
+) -> None:
+    keys = KeyInterval(min(one, other), max(one, other) + b"\0")
+    division = divide(keys, sample(shares))
+    inside = [key for key in shares if key in keys]
+    assert (division is None) == (len(inside) < 2)
+    if division is not None:
+        assert division.at in keys
+        assert division.at > keys.start
+        keys.split(division.at)
+
+
+def test_what_the_sample_does_not_tell_of_lies_as_the_sampled_keys_do() -> None:
+    division = divide(ALL_KEYS, sample({bytes([65 + index]): 0.001 for index in range(10)}))
+    assert division is not None
+    assert division.at == b"F"
+    assert abs(division.smaller - 0.5) < 0.01
+
+
+def test_one_key_is_never_divided() -> None:
+    assert divide(ALL_KEYS, sample({b"hot": 1.0})) is None
+    assert divide(ALL_KEYS, ()) is None
+
+
+def test_of_two_that_speak_of_an_interval_the_later_owner_counts() -> None:
+    book = LoadBook()
+    book.heard("w2", told(wire.IntervalLoad(journal="c.1.j2", sequencer=9, busy=0.4)), Timestamp(1))
+    book.heard("w1", told(wire.IntervalLoad(journal="c.1.j2", sequencer=5, busy=0.9)), Timestamp(2))
+    interval = catalog.IntervalRecord(journal="c.1.j2", sequencer=9)
+    load = book.of(interval)
+    assert load is not None
+    assert load.busy == 0.4
+    interval.sequencer = 11
+    assert book.of(interval) is None, "its next owner has told nothing yet"
+    assert book.cost(interval) == 0.4, "but it will hardly cost something else"
+
+
+def test_costs_are_smoothed_and_count_memory() -> None:
+    book = LoadBook()
+    for busy in (0.0, 1.0, 1.0):
+        load = wire.IntervalLoad(journal="c.1.j2", sequencer=9, busy=busy, cached_bytes=100)
+        book.heard("w1", told(load, cpu=busy + 0.25), Timestamp(1))
+    assert abs(book.costs()["c.1.j2"] - (0.75 + 0.1)) < 1e-9
+    assert abs(book.workers["w1"].base - 0.25) < 1e-9
+
+
+def test_a_child_is_taken_to_cost_its_part_of_its_parents() -> None:
+    book = LoadBook()
+    parents = [wire.IntervalLoad(journal=name, sequencer=3, busy=busy) for name, busy in (("a", 0.4), ("b", 0.2))]
+    book.heard("w1", told(*parents), Timestamp(1))
+    half = catalog.IntervalRecord(journal="c", parents=[catalog.ParentJournal(journal="a")])
+    both = catalog.IntervalRecord(journal="c", parents=[catalog.ParentJournal(journal=name) for name in "ab"])
+    assert abs(book.cost(half) - 0.2) < 1e-9
+    assert abs(book.cost(both) - 0.6) < 1e-9
+
+
+def test_a_worker_that_falls_silent_is_known_to_be() -> None:
+    book = LoadBook()
+    book.heard("w1", told(), Timestamp(seconds(100)))
+    assert book.is_fresh("w1", Timestamp(seconds(105)), seconds(10))
+    assert not book.is_fresh("w1", Timestamp(seconds(111)), seconds(10))
+    assert not book.is_fresh("w2", Timestamp(seconds(100)), seconds(10))
