@@ -184,7 +184,9 @@ class Commits:
     def _acknowledge(self, sealed: Sealed, out: list[Instruction]) -> None:
         settle = self.state.intake.settle
         touched: dict[int, Receipt] = {}
+        note = self.state.sample.note
         for receipt, indexes in sealed.consumed:
+            note(receipt.delivery.keys, indexes)
             if settle(receipt, indexes):
                 out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded))
             touched[id(receipt)] = receipt

@@ -17,6 +17,7 @@ from millwheel.worker.interval.cells import CellCache
 from millwheel.worker.interval.floors import KeyFloors
 from millwheel.worker.interval.intake import Intake
 from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.sampling import KeySample
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import Parent
 
@@ -107,6 +108,7 @@ class IntervalState:
         """The holds of keys and of timers that state one, and those released by commits still in flight."""
         self.outbox = Outbox(locate)
         self.counts = Counts()
+        self.sample = KeySample()
         self.watermark: int = MIN_TIMESTAMP
         """The input watermark acted upon: monotone."""
         self.wall = 0

@@ -52,6 +52,8 @@ from millwheel.worker.messages import (
     PartsMissing,
     PartsRead,
     PartsWritten,
+    PrepareRelease,
+    ReleasePrepared,
     Report,
     SenderWatermarks,
     SequenceChecked,
@@ -109,6 +111,7 @@ class LogCore:
             Opened: self._on_opened,
             Accepted: self._on_accepted,
             OpenFailed: self._on_lost,
+            PrepareRelease: self._on_prepare_release,
             Deposed: self._on_lost,
         }
 
@@ -140,6 +143,11 @@ class LogCore:
     def next_alarm(self) -> int | None:
         """The wall time at which a Tick is due, if nothing else happens before."""
         return self._commits.next_alarm() if self.phase is Phase.SERVING else None
+
+    def _on_prepare_release(self, event: PrepareRelease) -> list[LogInstruction]:
+        """A log's base is small, and its journal is kept short by what it serves: there is nothing to prepare."""
+        state = self.state
+        return [ReleasePrepared(event.request, state.committed - state.floor, state.committed)]
 
     # Life.
 

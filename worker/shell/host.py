@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
@@ -137,6 +138,8 @@ class CoreHost:
         self._deliveries: WeakSet[Delivery] = WeakSet()
         """Those that somebody here still holds: all that are not answered, and perhaps others."""
         self.fault = ""
+        self.busy = 0.0
+        """Seconds spent in the core, performing its instructions included."""
         self._performers: dict[type, Callable[[Any], None]] = {
             AppendEntry: lambda i: self._spawn(self._append(i)),
             Acknowledge: self._acknowledge,
@@ -215,7 +218,9 @@ class CoreHost:
     def _handle(self, event: Any) -> None:
         if self._closed:
             return
+        began = perf_counter()
         self._guarded(lambda: self.core.handle(event, wall_now()))
+        self.busy += perf_counter() - began
         if type(event) in (Deposed, OpenFailed) and not self._closed:
             self._shut()
             self._peers.lost(self, event.reason)

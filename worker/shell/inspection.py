@@ -26,6 +26,7 @@ class InspectionService(InspectionServiceServicer):
         core_of: Callable[[str], IntervalCore | None],
         absence: Callable[[str], str],
         store: StateStore,
+        load: Callable[[], wire.GetWorkerLoadResponse],
     ) -> None:
         """``locate``: the journal that holds a key of a computation; ``core_of``: the core of a journal, if it runs
         here; ``absence``: why an interval that ought to run here does not."""
@@ -33,6 +34,7 @@ class InspectionService(InspectionServiceServicer):
         self._core_of = core_of
         self._absence = absence
         self._store = store
+        self._load = load
 
     async def InspectKey(self, request: wire.InspectKeyRequest, context: Any) -> wire.InspectKeyResponse:
         """One key: state, timers, hold and what is pending."""
@@ -43,6 +45,10 @@ class InspectionService(InspectionServiceServicer):
     ) -> wire.GetIntervalStatusResponse:
         """One interval: commits, watermarks, queues and totals."""
         return await answering(context, lambda: self._status(request))
+
+    async def GetWorkerLoad(self, request: wire.GetWorkerLoadRequest, context: Any) -> wire.GetWorkerLoadResponse:
+        """What the process and each of its intervals cost, over the last seconds."""
+        return self._load()
 
     async def _inspect(self, request: wire.InspectKeyRequest) -> wire.InspectKeyResponse:
         journal = self._locate(request.computation, request.key)

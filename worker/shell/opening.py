@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from millwheel.store.contract import (
     JournalExistsError,
@@ -21,15 +21,24 @@ from millwheel.store.contract import (
     StateStore,
     StoreUnavailableError,
 )
+from millwheel.worker.judging import SEGMENT_PART
 from millwheel.worker.messages import FenceJournal, Opened, OpenedParent, Parent
 
-__all__ = ["Opener", "ReadAhead"]
+__all__ = ["Opener", "ReadAhead", "needed_parts"]
+
+_UNREAD: Final = f"{SEGMENT_PART}/ids/"
+"""Id segments are read when a filter hits; a takeover takes only the filters."""
 
 Certain = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Repeats a call until its outcome is known."""
 
 ReadAhead = dict[tuple[str, PartId], bytes]
 """Base parts that have been read before they were needed: a part never changes."""
+
+
+def needed_parts(parts: Sequence[PartId]) -> list[PartId]:
+    """Those of the parts named by a head that a takeover reads."""
+    return [part for part in parts if not part.name.startswith(_UNREAD)]
 
 
 class Opener:
@@ -102,12 +111,13 @@ class Opener:
         return OpenedParent(parent, head, parts, entries)
 
     async def _read(self, journal: str, head: JournalHead) -> tuple[dict[PartId, bytes], list[bytes]]:
-        missing = [part for part in head.parts if (journal, part) not in self._ahead]
-        blobs: Sequence[bytes] = ()
+        needed = needed_parts(head.parts)
+        parts = dict.fromkeys(head.parts, b"")
+        parts.update((part, self._ahead[journal, part]) for part in needed if (journal, part) in self._ahead)
+        missing = [part for part in needed if (journal, part) not in self._ahead]
         if missing:
             blobs = await self._certain(lambda: self._store.read_parts(journal, missing))
-        read = dict(zip(missing, blobs, strict=True))
-        parts = {part: read[part] if part in read else self._ahead[journal, part] for part in head.parts}
+            parts.update(zip(missing, blobs, strict=True))
         entries: list[bytes] = []
         if head.commit > head.floor:
             entries = await self._certain(lambda: self._store.read_entries(journal, head.floor + 1, head.commit))

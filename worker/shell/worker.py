@@ -18,6 +18,7 @@ from millwheel.core.catalog import Catalog, OwnedInterval
 from millwheel.core.keys import KeyInterval
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
+from millwheel.rpc.v1.handover_pb2_grpc import add_HandoverServiceServicer_to_server
 from millwheel.rpc.v1.inspection_pb2_grpc import add_InspectionServiceServicer_to_server
 from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServicer_to_server
 from millwheel.store.contract import StateStore
@@ -27,11 +28,14 @@ from millwheel.worker.shell.building import Builder, Built
 from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.delivery_service import DeliveryService
 from millwheel.worker.shell.follower import follow
+from millwheel.worker.shell.handover import HandoverService
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.inspection import InspectionService
 from millwheel.worker.shell.lineage import journal_lives
+from millwheel.worker.shell.load import LoadMeter, Metered
 from millwheel.worker.shell.log_service import LogService
 from millwheel.worker.shell.mending import Mending
+from millwheel.worker.shell.opening import ReadAhead
 from millwheel.worker.shell.peers import PeerConnection
 from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.registration import Registration
@@ -75,6 +79,8 @@ class WorkerSettings:
     address: str
     packages: Path
     lease: float = 5.0
+    hand_over: float = 0.0
+    """Seconds that intervals may take to be made ready for other workers when this one ends; 0: they are not."""
     core: Settings = field(default_factory=Settings)
 
 
@@ -126,6 +132,7 @@ class Worker:
         self._unbuilt: dict[str, str] = {}
         """Why an interval cannot be run, by journal."""
         self._mending = Mending()
+        self._ahead: ReadAhead = {}
         self._known_consumers: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
         self._registration = Registration(
@@ -138,8 +145,11 @@ class Worker:
         """Serve deliveries, subscriptions and inspection on ``server``."""
         add_DeliveryServiceServicer_to_server(DeliveryService(self.find), server)
         add_SubscriptionServiceServicer_to_server(self.logs, server)
-        inspection = InspectionService(self._journal_of_key, self.core_of, self._absence, self.store)
+        load = LoadMeter(self._metered).load
+        inspection = InspectionService(self._journal_of_key, self.core_of, self._absence, self.store, load)
         add_InspectionServiceServicer_to_server(inspection, server)
+        handover = HandoverService(self._find_owned, self.store, self._ahead, self._load_code)
+        add_HandoverServiceServicer_to_server(handover, server)
 
     async def start(self) -> None:
         """Register, and follow the catalog."""
@@ -147,7 +157,11 @@ class Worker:
         self._following = asyncio.get_running_loop().create_task(self._follow())
 
     async def close(self) -> None:
-        """Give everything up: intervals, connections, the registration."""
+        """Give everything up: intervals, connections, the registration.
+
+        Intervals that whoever comes next would have much to read of are made ready first, for ``hand_over`` seconds.
+        """
+        await self._prepare_releases()
         if self._again is not None:
             self._again.cancel()
         for task in (self._following, *self._tasks):
@@ -163,6 +177,20 @@ class Worker:
         """The host of an interval that this process runs."""
         hosted = self.hosted.get(journal)
         return None if hosted is None else hosted.host
+
+    def _find_owned(self, journal: str, sequencer: int) -> CoreHost | None:
+        hosted = self.hosted.get(journal)
+        return hosted.host if hosted is not None and hosted.sequencer == sequencer else None
+
+    def _metered(self) -> Iterator[Metered]:
+        for journal, one in self.hosted.items():
+            yield Metered(one.owned.incarnation, journal, one.sequencer, one.built.core, one.host.busy)
+
+    async def _load_code(self, incarnation: str) -> None:
+        """Load the code of a computation that is to be run here soon."""
+        found = self.catalog.computation(incarnation)
+        if found is not None:
+            await self.programs.load(found[0].spec.code)
 
     def _find_log(self, stream: str) -> CoreHost | None:
         hosts = (hosted.host for hosted in self.hosted.values() if hosted.built.log_of == stream)
@@ -197,6 +225,18 @@ class Worker:
                 table = self.catalog.tables.get(hosted.owned.incarnation)
                 name, topology = table.origin if table is not None else ("", "")
                 yield topology, name, core
+
+    async def _prepare_releases(self) -> None:
+        hosts = [one.host for one in self.hosted.values() if not one.built.log_of]
+        if not hosts or self.settings.hand_over <= 0:
+            return
+        log.info("%d intervals are made ready for other workers", len(hosts))
+        tasks = [asyncio.ensure_future(host.prepare_release()) for host in hosts]
+        _, late = await asyncio.wait(tasks, timeout=self.settings.hand_over)
+        for task in late:
+            task.cancel()
+        if late:
+            log.warning("%d intervals were not ready in time; their next owners have more to read", len(late))
 
     async def _drop_all(self) -> None:
         for journal in list(self.hosted):
@@ -283,7 +323,7 @@ class Worker:
             return
         interval = owned.interval
         extra = self.logs.performers() if built.log_of else None
-        host = CoreHost(interval.journal, built.core, self.store, self, self.queue, extra)
+        host = CoreHost(interval.journal, built.core, self.store, self, self.queue, extra, self._ahead)
         self.hosted[interval.journal] = _Hosted(host, owned, built, LocalChannel(host))
         log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)
         host.start()

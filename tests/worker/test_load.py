@@ -1,0 +1,74 @@
+"""What a worker tells of its load: rates over the last seconds, by interval (7.1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import millwheel as mw
+from millwheel.worker.shell.load import LoadMeter, Metered, memory_limit
+from tests.interval.solo import Solo
+
+
+class Nothing(mw.Computation[tuple[str, str], None]):
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Any]) -> None:
+        return
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_rates_are_of_the_last_seconds() -> None:
+    clock, busy, solo = Clock(), [0.0], Solo(Nothing())
+    meter = LoadMeter(lambda: [Metered("solo.1", "solo.1.j1", 7, solo.core, busy[0])], clock)
+    assert meter.load().intervals[0].records_per_second == 0
+    for _ in range(40):
+        clock.now += 1
+        busy[0] += 0.25
+        solo.deliver(*[(f"k{number}", "x", 5) for number in range(30)])
+        solo.commit_all()
+        load = meter.load().intervals[0]
+    assert abs(load.records_per_second - 30) < 1e-6
+    assert abs(load.busy - 0.25) < 1e-6
+    assert (load.journal, load.sequencer, load.keys, load.independent) == ("solo.1.j1", 7, 30, True)
+    assert {one.key for one in load.sample} <= {b"k%d" % number for number in range(30)}
+    for _ in range(30):
+        clock.now += 1
+        load = meter.load().intervals[0]
+    assert load.records_per_second == 0, "it has been idle for longer than rates look back"
+    assert load.busy == 0
+
+
+def test_a_rate_begins_with_its_interval_and_ends_with_it() -> None:
+    clock, solo = Clock(), Solo(Nothing())
+    shown: list[Metered] = []
+    meter = LoadMeter(lambda: shown, clock)
+    assert not meter.load().intervals
+    solo.deliver(*[("k", "x", 5)] * 9)
+    solo.commit_all()
+    clock.now += 5
+    shown.append(Metered("solo.1", "solo.1.j1", 7, solo.core, 99.0))
+    load = meter.load().intervals[0]
+    assert (load.records_per_second, load.busy) == (0, 0), "what it did before it was first seen is no rate"
+    shown.clear()
+    assert not meter.load().intervals
+
+
+def test_the_process_is_measured_too() -> None:
+    load = LoadMeter(list).load()
+    assert load.resident_bytes > 1 << 20
+    assert load.memory_limit_bytes >= load.resident_bytes
+    assert load.cpu >= 0
+
+
+def test_a_control_group_limits_what_the_machine_has(tmp_path: Path) -> None:
+    limit = tmp_path / "memory.max"
+    limit.write_text("1048576\n")
+    assert memory_limit(limit) == 1 << 20
+    limit.write_text("max\n")
+    assert memory_limit(limit) == memory_limit(tmp_path / "absent") > 1 << 20

@@ -1,0 +1,91 @@
+"""HandoverService: what is prepared before an interval changes hands, so that it is away for a moment only (7.1).
+
+Hints, all of it. Whatever is not prepared, or has been overtaken since, takes a little longer at the opening.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from millwheel.rpc.errors import answering
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import handover_pb2 as wire
+from millwheel.rpc.v1.handover_pb2_grpc import HandoverServiceServicer
+from millwheel.store.contract import StateStore, StoreError
+from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.opening import ReadAhead, needed_parts
+
+__all__ = ["HandoverService"]
+
+log = logging.getLogger("millwheel.worker")
+
+_KEPT_SECONDS: Final = 60.0
+"""For how long parts that were read ahead are kept for an opening that does not come."""
+_KEPT_BYTES: Final = 256 << 20
+
+
+class HandoverService(HandoverServiceServicer):
+    """Prepares releases of the intervals that this process runs, and openings of those that it is to run."""
+
+    def __init__(
+        self,
+        find: Callable[[str, int], CoreHost | None],
+        store: StateStore,
+        ahead: ReadAhead,
+        load_code: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """``find``: the host of a journal under a sequencer; ``load_code``: have a computation's code loaded."""
+        self._find = find
+        self._store = store
+        self._ahead = ahead
+        self._load_code = load_code
+
+    async def PrepareRelease(self, request: wire.PrepareReleaseRequest, context: Any) -> wire.PrepareReleaseResponse:
+        """Make the journal of an interval short, while it goes on working."""
+        return await answering(context, lambda: self._release(request))
+
+    async def PrepareOpen(self, request: wire.PrepareOpenRequest, context: Any) -> wire.PrepareOpenResponse:
+        """Read ahead what the opening of an interval will need."""
+        return await answering(context, lambda: self._open(request))
+
+    async def _release(self, request: wire.PrepareReleaseRequest) -> wire.PrepareReleaseResponse:
+        host = self._find(request.journal, request.sequencer)
+        if host is None:
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"this worker does not own journal {request.journal!r} under sequencer {request.sequencer}",
+                "ask the owner that the interval map names; it may have just moved",
+                reason="NOT_OWNER",
+            )
+        prepared = await host.prepare_release()
+        if prepared is None:
+            raise RequestError(
+                FailureCode.ABORTED, f"the interval of journal {request.journal!r} was lost meanwhile", ""
+            )
+        return wire.PrepareReleaseResponse(entries=prepared.entries, commit=prepared.commit)
+
+    async def _open(self, request: wire.PrepareOpenRequest) -> wire.PrepareOpenResponse:
+        await self._load_code(request.computation)
+        for journal in request.journals:
+            try:
+                await self._read(journal)
+            except StoreError as error:
+                log.info("journal %s is not read ahead: %s", journal, error)
+        return wire.PrepareOpenResponse()
+
+    async def _read(self, journal: str) -> None:
+        head = await self._store.read_head(journal)
+        wanted = [part for part in needed_parts(head.parts) if (journal, part) not in self._ahead]
+        for part in wanted:
+            if sum(map(len, self._ahead.values())) > _KEPT_BYTES:
+                return
+            (blob,) = await self._store.read_parts(journal, [part])
+            self._ahead[journal, part] = blob
+        asyncio.get_running_loop().call_later(_KEPT_SECONDS, self._forget, [(journal, part) for part in wanted])
+
+    def _forget(self, places: list[Any]) -> None:
+        for place in places:
+            self._ahead.pop(place, None)

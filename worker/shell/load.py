@@ -1,0 +1,117 @@
+"""What the process and each of its intervals cost, over the last seconds, for balancing (section 7.1)."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from millwheel.rpc.v1 import inspection_pb2 as wire
+from millwheel.worker.interval import IntervalCore
+from millwheel.worker.log import LogCore
+
+__all__ = ["LoadMeter", "Metered", "memory_limit"]
+
+_WINDOW: Final = 10.0
+_APART: Final = 0.5
+"""Seconds that a rate is taken over, at most and at least."""
+
+_CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass(frozen=True, slots=True)
+class Metered:
+    """An interval that runs here. ``busy``: seconds of work since it was opened."""
+
+    computation: str
+    journal: str
+    sequencer: int
+    core: IntervalCore | LogCore
+    busy: float
+
+
+class _Rate:
+    """How fast a total grows, by what it was some seconds ago."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self, now: float, total: float) -> None:
+        self._seen = deque([(now, total)])
+
+    def per_second(self, now: float, total: float) -> float:
+        seen = self._seen
+        while len(seen) > 1 and seen[1][0] <= now - _WINDOW:
+            seen.popleft()
+        before, base = seen[0]
+        if now - seen[-1][0] >= _APART:
+            seen.append((now, total))
+        return max(0.0, (total - base) / (now - before)) if now > before else 0.0
+
+
+class LoadMeter:
+    """Rates of what the process and its intervals do. Whoever asks takes the measures."""
+
+    def __init__(self, intervals: Callable[[], Iterable[Metered]], clock: Callable[[], float] = time.monotonic) -> None:
+        self._intervals = intervals
+        self._clock = clock
+        self._process = psutil.Process()
+        self._limit = memory_limit()
+        self._cpu = _Rate(clock(), self._cpu_seconds())
+        self._rates: dict[tuple[str, int], tuple[_Rate, _Rate]] = {}
+
+    def load(self) -> wire.GetWorkerLoadResponse:
+        """As it now is."""
+        now = self._clock()
+        response = wire.GetWorkerLoadResponse(
+            cpu=self._cpu.per_second(now, self._cpu_seconds()),
+            resident_bytes=self._process.memory_info().rss,
+            memory_limit_bytes=self._limit,
+        )
+        rates: dict[tuple[str, int], tuple[_Rate, _Rate]] = {}
+        for one in self._intervals():
+            name, records = (one.journal, one.sequencer), one.core.state.counts.records
+            known = self._rates.get(name) or (_Rate(now, records), _Rate(now, one.busy))
+            rates[name] = known
+            load = _interval_load(one)
+            load.records_per_second = known[0].per_second(now, records)
+            load.busy = known[1].per_second(now, one.busy)
+            response.intervals.append(load)
+        self._rates = rates
+        return response
+
+    def _cpu_seconds(self) -> float:
+        used = self._process.cpu_times()
+        return used.user + used.system
+
+
+def _interval_load(one: Metered) -> wire.IntervalLoad:
+    load = wire.IntervalLoad(computation=one.computation, journal=one.journal, sequencer=one.sequencer)
+    core = one.core
+    if isinstance(core, LogCore):
+        load.cached_bytes = core.state.records.memory
+        load.independent = True
+        return load
+    state = core.state
+    load.queued_records = state.intake.records
+    load.pending_productions = state.outbox.records
+    load.keys = len(state.cells)
+    load.cached_bytes = state.cells.bytes_held
+    load.independent = core.independent
+    for key, share in state.sample.shares():
+        load.sample.add(key=key, share=share)
+    return load
+
+
+def memory_limit(cgroup: Path = _CGROUP) -> int:
+    """The bytes that the machine has, or that its control group may use of them."""
+    total = int(psutil.virtual_memory().total)
+    try:
+        return min(total, int(cgroup.read_text()))
+    except (OSError, ValueError):
+        # There is no control group, or it says "max".
+        return total
