@@ -79,9 +79,9 @@ class WorkerSettings:
     address: str
     packages: Path
     lease: float = 5.0
+    core: Settings = field(default_factory=Settings)
     hand_over: float = 0.0
     """Seconds that intervals may take to be made ready for other workers when this one ends; 0: they are not."""
-    core: Settings = field(default_factory=Settings)
 
 
 @dataclass(slots=True)

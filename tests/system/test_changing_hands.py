@@ -1,0 +1,114 @@
+"""Intervals are moved, split and merged while records flow, by the real master and workers over gRPC (G1, G11; 7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millwheel.cli.loading import load
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import Injector, InjectorSettings
+from millwheel.client.subscription import From, Subscription
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1 import interval_pb2 as wire
+from millwheel.worker.interval import Settings
+from tests.system import counting
+from tests.system.counting import Load, Total, WindowCount
+from tests.system.few_workers import FewWorkers, few_workers
+
+SMALL = Settings(flush_interval=50_000, checkpoint_entries=20)
+RATE = 2_000
+SEED = int(os.environ.get("MILLWHEEL_SEED", "11"))
+
+
+async def submit(cluster: FewWorkers, place: Path) -> None:
+    program = shutil.copy(counting.__file__, place / "counting.py")
+    packaged = load(f"{program}:counting")
+    async with ControlClient(cluster.address) as client:
+        await client.upload_package(packaged.package.digest, packaged.package.data)
+        await client.submit(packaged.spec())
+
+
+async def everything(address: str, stream: str, kind: type) -> list[Any]:
+    found: list[Any] = []
+    async with Subscription(
+        stream, start=From.OLDEST, address=address, record_type=kind, until_end=True, patience=30
+    ) as reader:
+        async for batch in reader:
+            found += batch.values
+    return found
+
+
+async def feed(cluster: FewWorkers, load_: Load, stop: asyncio.Event) -> int:
+    rows, position = load_.records(), 0
+    settings = InjectorSettings(patience=30.0)
+    async with Injector(cluster.address, "events", topology=counting.counting, settings=settings) as injector:
+        while not stop.is_set():
+            batch = list(islice(rows, 20))
+            await injector.send_many(
+                [event for event, _ in batch], [at for _, at in batch], positions=range(position, position + 20)
+            )
+            position += 20
+            await injector.advance(position * load_.spacing)
+            await asyncio.sleep(20 / RATE)
+        await injector.finish()
+    return position
+
+
+async def reshape(client: ControlClient, chance: random.Random, reached: Counter[str]) -> None:
+    """One change that an operator may ask for; the master says so where it cannot be yet."""
+    computation = chance.choice(["counter", "adder"])
+    intervals = await client.list_intervals("counting", computation)
+    one = chance.choice(intervals).interval
+    name = wire.IntervalName(topology="counting", computation=computation, journal=one.journal)
+    what = chance.choice(["move", "split", "merge"])
+    try:
+        if what == "move":
+            await client.move_interval(name, chance.choice(["w0", "w1"]))
+        elif what == "split":
+            at = f"key-{chance.randrange(40)}" if computation == "counter" else f"group-{chance.randrange(7)}"
+            name = wire.IntervalName(topology="counting", computation=computation, key=at.encode())
+            await client.split_interval(name, at.encode(), chance.choice(["w0", "w1"]))
+        else:
+            await client.merge_intervals(name, chance.choice(["w0", "w1"]))
+        reached[what] += 1
+    except RequestError as error:
+        reached[f"no {what}: {error.code.name}"] += 1
+
+
+@pytest.mark.timeout(120)
+async def test_g11_moves_splits_and_merges_under_load_lose_nothing_and_repeat_nothing_7_1(tmp_path: Path) -> None:
+    chance, reached = random.Random(SEED), Counter[str]()
+    load_ = Load(SEED)
+    async with few_workers(tmp_path, 2, SMALL) as cluster, AsyncExitStack() as stack:
+        await submit(cluster, tmp_path)
+        client = await stack.enter_async_context(ControlClient(cluster.address, patience=10))
+        await client.ensure_stream_log("windows")
+        await client.ensure_stream_log("totals")
+        stop = asyncio.Event()
+        feeding = asyncio.create_task(feed(cluster, load_, stop))
+        began = time.monotonic()
+        while time.monotonic() - began < 12 and not feeding.done():
+            await asyncio.sleep(chance.uniform(0.05, 0.4))
+            await reshape(client, chance, reached)
+        stop.set()
+        count = await asyncio.wait_for(feeding, 60)
+        windows = Counter(await asyncio.wait_for(everything(cluster.address, "windows", WindowCount), 30))
+        assert windows == load_.expected(count)
+        totals = await asyncio.wait_for(everything(cluster.address, "totals", Total), 30)
+        largest = {one.group: one for one in sorted(totals, key=lambda one: one.windows)}
+        assert sum(one.records for one in largest.values()) == count
+        assert len(totals) == len(windows)
+        assert reached["move"] > 2, reached
+        assert reached["split"] > 1, reached
+        assert reached["merge"] > 0, reached
