@@ -45,7 +45,8 @@ class Masters(RuleBasedStateMachine):
         self.highest: dict[str, int] = {}
         self.owner: dict[str, tuple[int, str, int]] = {}
         self.drawn = 0
-        self.revisions = 0
+        self.children: set[str] = set()
+        self.independent: set[str] = set()
 
     @rule()
     def a_new_master_is_elected(self) -> None:
@@ -108,7 +109,9 @@ class Masters(RuleBasedStateMachine):
         # As this master sees it, which may be long ago.
         children = [one for table in master.core.catalog.tables.values() for one in table if one.parents]
         open_ones = {one.journal: one.sequencer for one in children if self.world.has_journal(one.journal)}
-        self._ask(who, ReleaseParents(dict(sorted(open_ones.items())[:some])))
+        chosen = dict(sorted(open_ones.items())[:some])
+        self.independent.update(chosen)
+        self._ask(who, ReleaseParents(chosen))
 
     @rule(who=st.integers(0, 3), steps=st.integers(1, 4))
     def an_instruction_is_carried_out(self, who: int, steps: int) -> None:
@@ -179,6 +182,8 @@ class Masters(RuleBasedStateMachine):
             named = {parent.journal: parent.keys for interval in table for parent in interval.parents}
             assert not named.keys() & {interval.journal for interval in table}
             assert not named.keys() & known.retired.keys()
+            assert named.keys() & self.children <= self.independent, "it starts from one that needs another still"
+            self.children.update(interval.journal for interval in table if interval.parents)
             if incarnation in living:
                 assert all(self.world.has_journal(journal) for journal in named)
             for interval in table:
@@ -212,3 +217,40 @@ class Masters(RuleBasedStateMachine):
 
 TestMasters = Masters.TestCase
 TestMasters.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+class Owners(Masters):
+    """The same, of one topology whose intervals change hands all the time."""
+
+    @initialize()
+    def start(self) -> None:
+        super().start()
+        for worker in ("w1", "w2"):
+            self.world.join(worker)
+        self._ask(0, SubmitTopology(topology("one", [source("in")], [computation("one-c", {"in": "k"}, [])]), "r0"))
+        self.masters[0].run()
+
+    @rule(key=KEYS, verb=st.sampled_from(["move", "split", "merge"]))
+    def the_leader_reshapes(self, key: bytes, verb: str) -> None:
+        name = IntervalName("one", "one-c", key=key)
+        requests: dict[str, Request] = {
+            "move": MoveInterval(name),
+            "split": SplitInterval(name, key),
+            "merge": MergeIntervals(name),
+        }
+        self._ask(len(self.masters) - 1, requests[verb])
+        self.masters[-1].run()
+
+    @rule()
+    def owners_open_and_let_go(self) -> None:
+        self.owners_open_their_intervals()
+        self.owners_let_go_of_parents(len(self.masters) - 1, 2)
+
+    @rule(worker=WORKERS)
+    def a_worker_comes_back(self, worker: str) -> None:
+        self.world.leave(worker)
+        self.world.join(worker)
+
+
+TestOwners = Owners.TestCase
+TestOwners.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
