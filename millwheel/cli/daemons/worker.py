@@ -49,6 +49,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
             section.packages or Path("packages"),
             section.lease_seconds,
             CoreSettings(cache_bytes=section.cache_mib << 20),
+            section.drain_seconds,
         ),
         daemon.backends.store,
         coordinator,
