@@ -7,9 +7,11 @@ import json
 import platform
 import shutil
 import signal
+import ssl
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -17,10 +19,32 @@ from typing import Final
 from deploy.local.apt import InstallError, unpack
 from deploy.local.process import ChildProcess, free_ports
 
-__all__ = ["EtcdCluster", "install"]
+__all__ = ["EtcdCluster", "TlsFiles", "install"]
 
 _START: Final = 30.0
 """Seconds within which a member must serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files for members that ask their clients for a certificate, and show the same one themselves."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+    def options(self) -> list[str]:
+        """etcd's command line for them."""
+        return [
+            *("--cert-file", str(self.cert), "--key-file", str(self.key)),
+            *("--trusted-ca-file", str(self.ca), "--client-cert-auth"),
+        ]
+
+    def context(self) -> ssl.SSLContext:
+        """For a client of such a member."""
+        context = ssl.create_default_context(cafile=str(self.ca))
+        context.load_cert_chain(self.cert, self.key)
+        return context
 
 
 def install() -> Path:
@@ -40,9 +64,15 @@ class EtcdCluster:
     Usable ``with`` and ``async with``; what is left running when this process ends is killed by the kernel.
     """
 
-    def __init__(self, directory: Path, members: int = 1, *, options: tuple[str, ...] = ()) -> None:
-        """``options``: more of etcd's command line, for every member; its limits are otherwise its defaults."""
+    def __init__(
+        self, directory: Path, members: int = 1, *, tls: TlsFiles | None = None, options: tuple[str, ...] = ()
+    ) -> None:
+        """``tls``: for clients; members speak to each other without.
+        ``options``: more of etcd's command line, for every member; its limits are otherwise its defaults."""
         self.directory = directory
+        self._scheme = "http" if tls is None else "https"
+        self._context = None if tls is None else tls.context()
+        options = (*options, *(tls.options() if tls is not None else ()))
         program = str(install())
         ports = free_ports(2 * members)
         self._clients = [f"127.0.0.1:{port}" for port in ports[:members]]
@@ -52,8 +82,8 @@ class EtcdCluster:
             ChildProcess(
                 [
                     *(program, "--name", f"m{number}", "--data-dir", str(directory / f"m{number}")),
-                    *("--listen-client-urls", f"http://{self._clients[number]}"),
-                    *("--advertise-client-urls", f"http://{self._clients[number]}"),
+                    *("--listen-client-urls", f"{self._scheme}://{self._clients[number]}"),
+                    *("--advertise-client-urls", f"{self._scheme}://{self._clients[number]}"),
                     *("--listen-peer-urls", peers[number], "--initial-advertise-peer-urls", peers[number]),
                     *("--initial-cluster", cluster, "--initial-cluster-token", directory.name),
                     *("--logger", "zap", "--log-outputs", "stderr", *options),
@@ -103,7 +133,9 @@ class EtcdCluster:
     def serves(self, number: int) -> bool:
         """Whether a member answers, and knows a leader."""
         try:
-            with urllib.request.urlopen(f"http://{self._clients[number]}/health", timeout=1.0) as answer:
+            with urllib.request.urlopen(
+                f"{self._scheme}://{self._clients[number]}/health", timeout=1.0, context=self._context
+            ) as answer:
                 return str(json.load(answer).get("health")) == "true"
         except (OSError, urllib.error.URLError, ValueError):
             return False

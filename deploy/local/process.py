@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+import queue
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, TypeVar
 
 __all__ = ["ChildProcess", "free_ports"]
 
-_PR_SET_PDEATHSIG: Final = 1
-_libc: Final = ctypes.CDLL(None, use_errno=True)
+Result = TypeVar("Result")
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
@@ -29,10 +31,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 
 class ChildProcess:
-    """One program, run in a process group of its own, and again on the same terms after it was stopped or killed.
-
-    The kernel kills it when the thread that started it ends: start it from one that stays, the main thread say.
-    """
+    """One program, run in a process group of its own, and again on the same terms after it was stopped or killed."""
 
     def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         """``log``: what it prints is appended there. ``environment`` is added to this process's own."""
@@ -56,16 +55,18 @@ class ChildProcess:
         if self.is_running:
             return
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        parent = os.getpid()
+        self._process = _in_lasting_thread(self._spawn)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._arguments,
+            return subprocess.Popen(
+                # Not by a hook of our own between fork and exec: that would run in a copy of a process full of threads.
+                ["setpriv", "--pdeathsig", "KILL", *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
                 start_new_session=True,
-                preexec_fn=lambda: _die_with(parent),
             )
 
     def signal(self, number: signal.Signals) -> None:
@@ -109,8 +110,27 @@ class ChildProcess:
             process.stop(max(0.1, end - time.monotonic()))
 
 
-def _die_with(parent: int) -> None:
-    """Run in the child: be killed when the parent ends. It may have ended already."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+_work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+
+
+@cache
+def _lasting_thread() -> threading.Thread:
+    def run() -> None:
+        while True:
+            work, future = _work.get()
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+
+    thread = threading.Thread(target=run, name="child-processes", daemon=True)
+    thread.start()
+    return thread
+
+
+def _in_lasting_thread(work: Callable[[], Result]) -> Result:
+    """Do it in a thread that ends with this process alone: a child dies with the thread that started it."""
+    _lasting_thread()
+    future: Future[Result] = Future()
+    _work.put((work, future))
+    return future.result()

@@ -166,18 +166,14 @@ class EtcdCoordinator:
                         _KEEP_ALIVE, etcd.LeaseKeepAliveRequest, etcd.LeaseKeepAliveResponse
                     )
                     try:
-                        await stream.write(etcd.LeaseKeepAliveRequest(id=lease))
-                        answer = await self._link.unless_closed(stream.read())
+                        answer = await self._link.exchange(stream, etcd.LeaseKeepAliveRequest(id=lease))
                     finally:
                         stream.cancel()
                 if isinstance(answer, etcd.LeaseKeepAliveResponse):
                     return answer.ttl
             except grpc.aio.AioRpcError as error:
                 why = f"{address}: {error.details() or error.code().name}"
-                verdict = failures.judge(error.code(), error.details() or "")
-                if verdict is failures.Verdict.TOKEN:
-                    self._link.forget_token()
-                if verdict is failures.Verdict.FINAL:
+                if self._link.judge(error.code(), error.details() or "") is failures.Verdict.FINAL:
                     raise failures.refusal(self.settings, error.details() or error.code().name) from error
             except (TimeoutError, CoordinatorUnavailableError) as error:
                 why = f"{address}: no answer" if isinstance(error, TimeoutError) else str(error)

@@ -15,7 +15,7 @@ from millwheel.coordination.contract import (
 )
 from millwheel.coordination.etcd.settings import EtcdSettings
 
-__all__ = ["Verdict", "closed", "judge", "refusal", "unavailable"]
+__all__ = ["RefusedError", "Verdict", "closed", "judge", "refusal", "unavailable"]
 
 _NOT_DONE = ("etcdserver: no leader", "etcdserver: too many requests", "etcdserver: not capable")
 """Said before anything was proposed: the call had no effect, and may be made again whatever it was."""
@@ -35,6 +35,10 @@ _AWAY = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
+
+
+class RefusedError(CoordinatorUnavailableError):
+    """etcd answers, but not to this process, until an operator has done something: waiting alone does not help."""
 
 
 class Verdict(Enum):
@@ -76,7 +80,7 @@ def refusal(settings: EtcdSettings, details: str) -> CoordinatorError:
         )
     where = ", ".join(settings.endpoints)
     if "database space exceeded" in details:
-        return CoordinatorUnavailableError(
+        return RefusedError(
             f"etcd at {where} has used up its space and takes no writes: raise --quota-backend-bytes, "
             "or compact and defragment it; then `etcdctl alarm disarm`"
         )
@@ -91,7 +95,7 @@ def refusal(settings: EtcdSettings, details: str) -> CoordinatorError:
         )
     else:
         return CoordinatorError(f"etcd at {where} refuses a call: {details}")
-    return CoordinatorUnavailableError(f"etcd at {where} refuses this process ({details}): {remedy}")
+    return RefusedError(f"etcd at {where} refuses this process ({details}): {remedy}")
 
 
 def unavailable(settings: EtcdSettings, why: str) -> CoordinatorUnavailableError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
 
 import grpc
@@ -31,7 +32,8 @@ _OPTIONS: Final[Sequence[tuple[str, int]]] = (
 )
 # A member that has no leader says so, instead of letting callers and watches wait: another may have one.
 _NEEDS_LEADER: Final = ("hasleader", "true")
-_LEAST_ATTEMPT: Final = 0.5
+_FIRST_ATTEMPT: Final = 1.0
+"""Seconds."""
 _AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
 
 Answer = TypeVar("Answer", bound=Message)
@@ -90,7 +92,8 @@ class Link:
         self._credentials = settings.credentials()
         self._order = random.sample(settings.endpoints, len(settings.endpoints))
         self._endpoints: dict[str, _Endpoint] = {}
-        self._token = ""
+        # "": to be asked for; None: etcd wants none, and takes none, as long as it does not ask who one is.
+        self._token: str | None = ""
         self._authenticating = asyncio.Lock()
         self._closing = asyncio.Event()
 
@@ -128,27 +131,27 @@ class Link:
         it had one, only if ``repeatable``. CoordinatorError and what derives from it, in the contract's meaning."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self.settings.timeout
-        backoff, why = Backoff(), "no connection"
+        backoff, why, attempts = Backoff(), "no connection", 0
         while not self.is_closed():
             left = end - loop.time()
             if left <= 0:
                 raise failures.unavailable(self.settings, why)
             endpoint = self._current()
-            # One that hangs must not use up the time that another needs; what may not be repeated has one chance.
-            share = max(_LEAST_ATTEMPT, left / 2) if repeatable and len(self._order) > 1 else left
+            # A member that has lost its leader may let a call wait for as long as it lasts, as one that hangs does:
+            # attempts begin short, and grow for those that take their time. What may not be repeated has one chance.
+            share = min(left, _FIRST_ATTEMPT * 2**attempts) if repeatable else left
+            attempts += 1
             try:
-                if not await endpoint.connected(min(left, max(_LEAST_ATTEMPT, left / 2))):
+                if not await endpoint.connected(min(left, _FIRST_ATTEMPT)):
                     verdict, why = Verdict.AGAIN, await self._why_not(endpoint)
                 else:
-                    return await self._call_once(endpoint, method, request, answer, min(left, share))
+                    return await self._call_once(endpoint, method, request, answer, share)
             except grpc.aio.AioRpcError as error:
                 why = f"{endpoint.address}: {error.details() or error.code().name}"
-                verdict = failures.judge(error.code(), error.details() or "")
+                verdict = self.judge(error.code(), error.details() or "")
                 if verdict is Verdict.FINAL:
                     raise failures.refusal(self.settings, error.details() or error.code().name) from error
-            if verdict is Verdict.TOKEN:
-                self._token = ""
-            else:
+            if verdict is not Verdict.TOKEN:
                 self.failed(endpoint.address)
             if verdict is Verdict.AWAY and not repeatable:
                 raise failures.unavailable(self.settings, f"{why}; what was asked may or may not have been done")
@@ -169,14 +172,28 @@ class Link:
         metadata = await self._metadata(endpoint, self.settings.timeout)
         return stream(metadata=metadata), endpoint.address
 
+    async def exchange(self, stream: Stream, request: Message | None = None) -> Any:
+        """The next answer on a stream, after sending ``request``; None or EOF if it has ended, or the
+        link is closed. AioRpcError if it failed."""
+        if request is not None:
+            # A stream that is over already takes nothing; why it is over is what reading tells.
+            with suppress(asyncio.InvalidStateError):
+                await self.unless_closed(stream.write(request))
+        return await self.unless_closed(stream.read())
+
     def failed(self, address: str) -> None:
         """This member failed: speak to the next one."""
         if self._order[0] == address:
             self._order = [*self._order[1:], address]
 
-    def forget_token(self) -> None:
-        """The authentication has run out."""
-        self._token = ""
+    def judge(self, code: grpc.StatusCode, details: str) -> Verdict:
+        """What a failure calls for; a token that is not good any more is forgotten."""
+        verdict = failures.judge(code, details)
+        if verdict is Verdict.FINAL and "user name is empty" in details and self.settings.username:
+            verdict = Verdict.TOKEN
+        if verdict is Verdict.TOKEN:
+            self._token = ""
+        return verdict
 
     # Within.
 
@@ -206,11 +223,11 @@ class Link:
         if not self.settings.username:
             return (_NEEDS_LEADER,)
         async with self._authenticating:
-            if not self._token:
+            if self._token == "":
                 self._token = await self._authenticate(endpoint, patience)
-        return (_NEEDS_LEADER, ("token", self._token))
+        return (_NEEDS_LEADER,) if self._token is None else (_NEEDS_LEADER, ("token", self._token))
 
-    async def _authenticate(self, endpoint: _Endpoint, patience: float) -> str:
+    async def _authenticate(self, endpoint: _Endpoint, patience: float) -> str | None:
         request = etcd.AuthenticateRequest(name=self.settings.username, password=self.settings.password)
         call = endpoint.channel.unary_unary(
             _AUTHENTICATE, etcd.AuthenticateRequest.SerializeToString, etcd.AuthenticateResponse.FromString
@@ -219,7 +236,7 @@ class Link:
             answer: etcd.AuthenticateResponse = await call(request, timeout=patience, metadata=(_NEEDS_LEADER,))
         except grpc.aio.AioRpcError as error:
             if "authentication is not enabled" in (error.details() or ""):
-                return "none"
+                return None
             raise
         return answer.token
 
@@ -229,7 +246,7 @@ class Link:
             "/etcdserverpb.Maintenance/Status", etcd.StatusRequest.SerializeToString, etcd.StatusResponse.FromString
         )
         try:
-            await call(etcd.StatusRequest(), timeout=_LEAST_ATTEMPT)
+            await call(etcd.StatusRequest(), timeout=_FIRST_ATTEMPT)
         except grpc.aio.AioRpcError as error:
             return f"{endpoint.address}: {error.details() or error.code().name}"
         except asyncio.CancelledError:

@@ -20,6 +20,7 @@ from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
 __all__ = ["Watching"]
 
 _WATCH: Final = "/etcdserverpb.Watch/Watch"
+_REFUSED: Final = ("permission denied", "user name is empty")
 log = logging.getLogger("millwheel.coordination")
 
 
@@ -63,13 +64,12 @@ class Watching:
 
     def _judge(self, error: Exception) -> None:
         """Return if another stream may be tried; raise what a caller has to know."""
+        if isinstance(error, failures.RefusedError):
+            raise error
         text = str(error)
         if isinstance(error, grpc.aio.AioRpcError):
             text = error.details() or error.code().name
-            verdict = failures.judge(error.code(), text)
-            if verdict is Verdict.TOKEN:
-                self._link.forget_token()
-            if verdict is Verdict.FINAL:
+            if self._link.judge(error.code(), text) is Verdict.FINAL:
                 raise failures.refusal(self._link.settings, text) from error
         if not self._silent:
             self._silent = True
@@ -78,10 +78,11 @@ class Watching:
     async def _of_stream(self, stream: Stream) -> AsyncGenerator[tuple[Change, ...], None]:
         key, end = self._keyspace.span(self._prefix)
         create = etcd.WatchCreateRequest(key=key, range_end=end, start_revision=self._after + 1, fragment=True)
-        await self._link.unless_closed(stream.write(etcd.WatchRequest(create_request=create)))
+        request: etcd.WatchRequest | None = etcd.WatchRequest(create_request=create)
         events: list[etcd.Event] = []
         while True:
-            response = await self._link.unless_closed(stream.read())
+            response = await self._link.exchange(stream, request)
+            request = None
             if not isinstance(response, etcd.WatchResponse):
                 raise _AwayError("the stream has ended")
             self._check(response)
@@ -108,10 +109,8 @@ class Watching:
                 f"revision {self._after + 1} is no longer kept, the oldest is {response.compact_revision}: list again"
             )
         if response.canceled:
-            verdict = failures.judge(grpc.StatusCode.PERMISSION_DENIED, response.cancel_reason)
-            if verdict is Verdict.TOKEN:
-                self._link.forget_token()
-            elif "permission denied" in response.cancel_reason:
+            verdict = self._link.judge(grpc.StatusCode.PERMISSION_DENIED, response.cancel_reason)
+            if verdict is Verdict.FINAL and any(text in response.cancel_reason for text in _REFUSED):
                 raise failures.refusal(self._link.settings, response.cancel_reason)
             raise _AwayError(response.cancel_reason or "the watch was cancelled")
 

@@ -1,0 +1,260 @@
+"""What the coordinator on etcd adds to its contract: limits, history, leases by its own clock, users, TLS, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdCluster, TlsFiles
+from deploy.local.process import free_ports
+from millwheel.coordination.contract import (
+    CompactedError,
+    Compare,
+    CoordinatorUnavailableError,
+    LeaseExpiredError,
+    Put,
+    TransactionTooLargeError,
+)
+from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from tests.components import etcd
+
+CERTIFICATES = Path(__file__).parents[1] / "rpc" / "certificates"
+TLS = TlsFiles(CERTIFICATES / "one-ca.pem", CERTIFICATES / "one.pem", CERTIFICATES / "one.key")
+
+
+@asynccontextmanager
+async def opened(settings: EtcdSettings, **more: Any) -> AsyncIterator[EtcdCoordinator]:
+    coordinator = EtcdCoordinator(settings, **more)
+    try:
+        yield coordinator
+    finally:
+        await coordinator.close()
+
+
+@pytest.fixture
+async def coordinator(tmp_path: Path) -> AsyncIterator[EtcdCoordinator]:
+    async with opened(EtcdSettings(etcd().endpoints, prefix=f"etcd{tmp_path}/")) as made:
+        yield made
+
+
+# Limits, pages and history.
+
+
+async def test_a_transaction_beyond_etcds_limits_says_which(coordinator: EtcdCoordinator) -> None:
+    with pytest.raises(TransactionTooLargeError, match=r"--max-txn-ops \(128"):
+        await coordinator.transact([], [Put(f"k{number}", b"") for number in range(129)])
+    with pytest.raises(TransactionTooLargeError, match="--max-request-bytes"):
+        await coordinator.transact([], [Put(f"k{number}", b"x" * 200_000) for number in range(9)])
+    with pytest.raises(TransactionTooLargeError):
+        await coordinator.transact([Compare(f"k{number}", 0) for number in range(129)], [Put("k", b"")])
+    assert (await coordinator.list("")).entries == ()
+    await coordinator.transact([], [Put(f"k{number}", b"x" * 8_000) for number in range(128)])
+    assert len((await coordinator.list("")).entries) == 128
+
+
+async def test_a_list_of_many_pages_is_from_one_moment(coordinator: EtcdCoordinator) -> None:
+    for block in range(10):
+        await coordinator.transact([], [Put(f"k{block}/{number:03}", b"0") for number in range(100)])
+
+    async def rewrite() -> None:
+        for turn in range(40):
+            await coordinator.transact([], [Put(f"k{block}/{turn:03}", b"%d" % turn) for block in range(10)])
+
+    writing = asyncio.ensure_future(rewrite())
+    while not writing.done():
+        snapshot = await coordinator.list("k")
+        assert len(snapshot.entries) == 1_000
+        assert max(entry.modified for entry in snapshot.entries) <= snapshot.revision
+        # Each transaction wrote to all blocks: a page from another moment would show one that did not.
+        newest = [max(e.modified for e in snapshot.entries if e.key.startswith(f"k{block}/0")) for block in range(10)]
+        assert len(set(newest)) == 1 or len({entry.value for entry in snapshot.entries}) == 1
+    await writing
+
+
+async def test_what_was_compacted_is_said_to_be_and_listing_goes_on(coordinator: EtcdCoordinator) -> None:
+    revisions = [(await coordinator.transact([], [Put("k", b"%d" % number)])).revision for number in range(5)]
+    await coordinator.compact(revisions[3])
+    await coordinator.compact(revisions[2])
+    watch: Any = coordinator.watch("k", revisions[0])
+    with pytest.raises(CompactedError, match="list again"):
+        await anext(watch)
+    watch = coordinator.watch("k", revisions[3])
+    assert [change.value for change in await anext(watch)] == [b"4"]
+    await watch.aclose()
+
+
+async def test_clients_agree_on_one_that_compacts(tmp_path: Path) -> None:
+    settings = EtcdSettings(etcd().endpoints, prefix=f"etcd{tmp_path}/", history=0.3)
+    async with opened(settings) as one, opened(settings) as two:
+        first = (await one.transact([], [Put("k", b"0")])).revision
+        await two.get("k")
+        compacted = set()
+        for _ in range(200):
+            await asyncio.sleep(0.02)
+            entry = await one.get("compacted")
+            compacted.add(0 if entry is None else entry.modified)
+            watch: Any = one.watch("k", first - 1)
+            try:
+                await asyncio.wait_for(anext(watch), 2)
+            except CompactedError:
+                break
+            finally:
+                await watch.aclose()
+        else:
+            raise AssertionError("nobody has compacted")
+        # Two clients, four seconds at the most: one round in each period, whoever makes it.
+        assert len(compacted) <= 15
+
+
+async def test_a_change_with_large_values_is_one_tuple(coordinator: EtcdCoordinator) -> None:
+    revision = (await coordinator.transact([], [Put("begin", b"")])).revision
+    for turn in range(4):
+        await coordinator.transact([], [Put(f"k{number}", b"%d" % turn * 100_000) for number in range(12)])
+    watch: Any = coordinator.watch("k", revision)
+    for turn in range(4):
+        group = await asyncio.wait_for(anext(watch), 10)
+        assert [change.key for change in group] == [f"k{number}" for number in range(12)]
+        assert {(change.value or b"")[:1] for change in group} == {b"%d" % turn}
+    await watch.aclose()
+
+
+# Leases.
+
+
+async def test_6_2_a_lease_that_is_over_by_its_holders_clock_is_not_revived(tmp_path: Path) -> None:
+    """A machine that was suspended: etcd may be slow to end the lease, its holder must know all the same."""
+    now = 1_000.0
+    settings = EtcdSettings(etcd().endpoints, prefix=f"etcd{tmp_path}/")
+    async with opened(settings, clock=lambda: now) as coordinator:
+        lease = await coordinator.grant_lease(60)
+        await coordinator.transact([], [Put("k", b"", lease)])
+        now += 50
+        await coordinator.keep_alive(lease)
+        now += 59
+        await coordinator.transact([], [Put("l", b"", lease)])
+        now += 1
+        with pytest.raises(LeaseExpiredError, match="was not renewed"):
+            await coordinator.transact([], [Put("m", b"", lease)])
+        assert await coordinator.get("k") is not None
+        with pytest.raises(LeaseExpiredError, match="was not renewed"):
+            await coordinator.keep_alive(lease)
+        assert (await coordinator.list("")).entries == ()
+        with pytest.raises(LeaseExpiredError):
+            await coordinator.keep_alive(lease)
+
+
+# What is wrong is named, with the setting and the remedy.
+
+
+async def test_an_address_where_nobody_listens_is_named_with_its_setting() -> None:
+    port = free_ports(1)[0]
+    async with opened(EtcdSettings((f"127.0.0.1:{port}",), timeout=1.0)) as coordinator:
+        with pytest.raises(CoordinatorUnavailableError, match=rf"127.0.0.1:{port}.*coordinator\.endpoints"):
+            await coordinator.get("k")
+        with pytest.raises(CoordinatorUnavailableError, match=r"coordinator\.endpoints"):
+            await coordinator.transact([], [Put("k", b"")])
+        with pytest.raises(CoordinatorUnavailableError, match=r"coordinator\.endpoints"):
+            await coordinator.keep_alive(7)
+
+
+async def test_it_connects_when_etcd_comes_up_later(tmp_path: Path) -> None:
+    cluster = EtcdCluster(tmp_path / "late")
+    async with opened(EtcdSettings(cluster.endpoints, timeout=20.0)) as coordinator:
+        waiting = asyncio.ensure_future(coordinator.get("k"))
+        await asyncio.sleep(0.5)
+        async with cluster:
+            assert await waiting is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"endpoints": ()}, r"coordinator\.endpoints"),
+        ({"tls_cert": Path("c")}, r"coordinator\.tls_key"),
+        ({"tls_cert": Path("c"), "tls_key": Path("k")}, r"coordinator\.tls_ca"),
+        ({"username": "u"}, r"coordinator\.password"),
+        ({"timeout": 0.0}, r"coordinator\.timeout_seconds"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_by_name(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        EtcdSettings(**wrong)
+
+
+async def test_a_tls_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match=r"coordinator\.tls_ca: .*nowhere"):
+        EtcdCoordinator(EtcdSettings(tls_ca=Path("/nowhere/ca.pem")))
+
+
+async def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
+    async with EtcdCluster(tmp_path / "tls", tls=TLS) as cluster:
+        good = EtcdSettings(cluster.endpoints, tls_ca=TLS.ca, tls_cert=TLS.cert, tls_key=TLS.key)
+        async with opened(good) as coordinator:
+            outcome = await coordinator.transact([], [Put("k", b"v")])
+            watch: Any = coordinator.watch("", outcome.revision - 1)
+            assert (await anext(watch))[0].key == "k"
+            await watch.aclose()
+        for wrong in (
+            EtcdSettings(cluster.endpoints, timeout=1.0),
+            EtcdSettings(cluster.endpoints, timeout=1.0, tls_ca=CERTIFICATES / "two-ca.pem"),
+            EtcdSettings(cluster.endpoints, timeout=1.0, tls_ca=TLS.ca),
+        ):
+            async with opened(wrong) as coordinator:
+                with pytest.raises(CoordinatorUnavailableError, match=cluster.endpoints[0]):
+                    await coordinator.get("k")
+
+
+def ask(endpoint: str, path: str, **body: Any) -> None:
+    """etcd's own HTTP gateway, as an operator's tool would use it."""
+    request = urllib.request.Request(f"http://{endpoint}/v3/auth/{path}", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=10):
+        pass
+
+
+async def test_users_and_what_their_roles_allow(tmp_path: Path) -> None:
+    async with EtcdCluster(tmp_path / "users", options=("--auth-token-ttl", "1")) as cluster:
+        (endpoint,) = cluster.endpoints
+        early = EtcdSettings(cluster.endpoints, username="mill", password="right")
+        async with opened(early) as coordinator:
+            # etcd does not ask yet who one is.
+            await coordinator.transact([], [Put("k", b"v")])
+            for user, password in (("root", "r"), ("mill", "right")):
+                ask(endpoint, "user/add", name=user, password=password)
+            for role in ("root", "mill"):
+                ask(endpoint, "role/add", name=role)
+                ask(endpoint, "user/grant", user=role, role=role)
+            key, end = ("bWlsbHdoZWVsLw==", "bWlsbHdoZWVsMA==")  # millwheel/ to millwheel0
+            ask(endpoint, "role/grant", name="mill", perm={"permType": "READWRITE", "key": key, "range_end": end})
+            ask(endpoint, "enable")
+            for _ in range(4):
+                assert await coordinator.get("k") is not None
+                lease = await coordinator.grant_lease(60)
+                await coordinator.transact([], [Put("bound", b"", lease)])
+                await coordinator.keep_alive(lease)
+                await asyncio.sleep(0.8)  # tokens end by themselves
+        plain = EtcdSettings(cluster.endpoints)
+        wrong = EtcdSettings(cluster.endpoints, username="mill", password="wrong")
+        elsewhere = EtcdSettings(cluster.endpoints, username="mill", password="right", prefix="theirs/")
+        for settings, told in (
+            (plain, "set coordinator.username"),
+            (wrong, "correct coordinator.username"),
+            (elsewhere, "give user mill"),
+        ):
+            async with opened(settings) as coordinator:
+                with pytest.raises(CoordinatorUnavailableError, match=told) as caught:
+                    await coordinator.transact([], [Put("k", b"")])
+                assert "wrong" not in str(caught.value)
+                watch: Any = coordinator.watch("", 0)
+                with pytest.raises(CoordinatorUnavailableError, match=told):
+                    await asyncio.wait_for(anext(watch), 10)
+
+
+def test_a_password_is_not_printed() -> None:
+    assert "secret" not in repr(EtcdSettings(username="u", password="secret"))
