@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import grpc
 
-from millwheel.core.catalog import Catalog
+from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.master.messages import EnsureLog
 from millwheel.master.plans import refuse_unknown_stream
 from millwheel.master.shell import MasterShell
@@ -26,7 +26,8 @@ def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
     spec = known.stream(stream)
     if spec is None:
         refuse_unknown_stream(stream, known)
-    response = control.WatchRoutingResponse(stream=spec, draining=known.is_draining(stream))
+    reports_to = known.authority_of(injector_sender(stream))
+    response = control.WatchRoutingResponse(stream=spec, draining=known.is_draining(stream), authority=reports_to)
     for consumer in known.consumers(stream):
         response.consumers.add(
             incarnation=consumer.incarnation,
@@ -37,6 +38,7 @@ def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
             exactly_once=consumer.exactly_once,
             intervals=known.interval_map(consumer.incarnation),
             log=consumer.log,
+            authority=known.authority_of(consumer.incarnation),
         )
     return response
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 import uvloop
 
+from millwheel.cli.daemons.authority import AUTHORITY
 from millwheel.cli.daemons.frame import run_daemon, stop_on_signals
 from millwheel.cli.daemons.master import MASTER
 from millwheel.cli.daemons.supervisor import die_with_parent, own_command, supervise
@@ -17,9 +18,10 @@ from millwheel.cli.logs import configure_logging
 from millwheel.cli.setting_flags import with_settings
 from millwheel.config import Configuration
 
-__all__ = ["master_app", "worker_app"]
+__all__ = ["authority_app", "master_app", "worker_app"]
 
 master_app = typer.Typer(help="Masters: they own topologies and say who owns which keys.", no_args_is_help=True)
+authority_app = typer.Typer(help="The low watermark authority.", no_args_is_help=True)
 worker_app = typer.Typer(help="Workers: they run computations.", no_args_is_help=True)
 
 _SHARED: Final = ("coordinator", "store", "rpc", "metrics", "logging")
@@ -28,6 +30,7 @@ _Hidden = Annotated[int | None, typer.Option(hidden=True)]
 
 
 @master_app.callback()
+@authority_app.callback()
 @worker_app.callback()
 def _nouns() -> None:
     """Daemons."""
@@ -41,8 +44,16 @@ def run_master(configuration: Configuration) -> None:
     _run(lambda stop: run_daemon(MASTER, configuration, stop))
 
 
+@authority_app.command("run")
+@with_settings(("cluster", "authority", *_SHARED))
+def run_authority(configuration: Configuration) -> None:
+    """Run a candidate for the authority's shards, until it is told to stop."""
+    configure_logging(configuration.settings.logging, role="authority")
+    _run(lambda stop: run_daemon(AUTHORITY, configuration, stop))
+
+
 @worker_app.command("run")
-@with_settings(("worker", *_SHARED), process=_Hidden, parent=_Hidden)
+@with_settings(("cluster", "worker", *_SHARED), process=_Hidden, parent=_Hidden)
 def run_worker(configuration: Configuration, process: int | None, parent: int | None) -> None:
     """Run a worker, of one process or several (worker.processes), until it is told to stop."""
     settings = configuration.settings

@@ -63,8 +63,12 @@ class WatermarkClient:
         )
 
     async def __aenter__(self) -> WatermarkClient:
-        self._stream.start()
+        self.start()
         return self
+
+    def start(self) -> None:
+        """Have reports flow, until :meth:`close`."""
+        self._stream.start()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -172,8 +172,8 @@ class RpcSection:
 
     listen: str = setting(
         "",
-        "host:port to listen on; port 0 takes a free one. Empty: loopback, port 7433 (master), 7434 (authority), 7435 "
-        "and on (worker processes).",
+        "host:port to listen on; port 0 takes a free one. Empty: loopback, port 7433 (master), 7434 (authority; its "
+        "shards on the ports after it), 7450 and on (worker processes).",
         check=optional_address,
         allowed=TAKES_ADDRESS,
     )
@@ -196,7 +196,7 @@ class MetricsSection:
 
     listen: str = setting(
         "",
-        'host:port of the metrics page; "off" for none. Empty: loopback, port 9433 (master), 9434 (authority), 9435 '
+        'host:port of the metrics page; "off" for none. Empty: loopback, port 9433 (master), 9434 (authority), 9450 '
         "and on (worker processes).",
         check=_listen,
         allowed=f'{TAKES_ADDRESS}, or "off"',

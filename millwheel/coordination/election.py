@@ -40,6 +40,11 @@ class Leadership:
         self._tasks = [self._guard(self._renew()), self._guard(self._watch())]
 
     @property
+    def lease(self) -> int:
+        """The lease that the leadership is bound to: what is to end with it is put under it, too."""
+        return self._lease
+
+    @property
     def is_lost(self) -> bool:
         """Whether the term is known to be over."""
         return self._lost.is_set()

@@ -41,7 +41,7 @@ LIVE_STATES: Final = ACTIVE_STATES | {catalog.TOPOLOGY_STATE_DRAINED, catalog.TO
 DEAD_LETTER_TYPE: Final = "DeadLetter"
 """The record type of every dead-letter stream."""
 
-_SHAPING: Final = frozenset({keys.TOPOLOGIES, keys.INTERVALS, keys.LOGS, keys.WORKERS})
+_SHAPING: Final = frozenset({keys.TOPOLOGIES, keys.INTERVALS, keys.LOGS, keys.WORKERS, keys.AUTHORITIES})
 
 
 def dead_letter_stream(topology_name: str) -> str:
@@ -89,8 +89,8 @@ class OwnedInterval:
 class Catalog:
     """The coordinator's contents at ``revision``; every method answers from memory.
 
-    ``shape`` grows whenever topologies, interval maps, logs or workers change: what follows from those alone
-    need not be worked out again while it stays.
+    ``shape`` grows whenever topologies, interval maps, logs, workers or the authority's shards change: what follows
+    from those alone need not be worked out again while it stays.
     """
 
     def __init__(self, authority_shards: int = 1) -> None:
@@ -98,10 +98,12 @@ class Catalog:
         # Up to here everything is known from a listing, deletions included.
         self._listed = 0
         self.shape = 0
-        self._authority_shards = authority_shards
+        self._shards_at_first = authority_shards
         self._clear()
 
     def _clear(self) -> None:
+        self.authority_shards = self._shards_at_first
+        """As the cluster was created with; one where nobody has said so."""
         self.topologies: dict[str, catalog.TopologyRecord] = {}
         self.tables: dict[str, IntervalTable] = {}
         self.logs: dict[str, catalog.StreamLogRecord] = {}
@@ -185,6 +187,8 @@ class Catalog:
             self.batches[names[0]] = catalog.BatchCursorRecord.FromString(value).committed_batch
         elif kind == keys.SEQUENCER:
             self.drawn = int(value)
+        elif key == keys.CLUSTER_SETTINGS:
+            self.authority_shards = catalog.ClusterSettingsRecord.FromString(value).authority_shards
 
     def _delete(self, key: str) -> None:
         kind, names = keys.split_key(key)
@@ -330,9 +334,13 @@ class Catalog:
         """The stream log that an incarnation stands for, or None."""
         return next((log for log in self.logs.values() if log.incarnation == incarnation), None)
 
+    def shard_of(self, computation: str) -> int:
+        """The authority shard that ``computation`` belongs to, or ``injector/{stream}`` (7.2)."""
+        return crc32(computation.encode()) % self.authority_shards
+
     def authority_of(self, computation: str) -> common.Endpoint | None:
-        """The shard that keeps the low watermark of ``computation`` (7.2), or None while it is away."""
-        record = self.authorities.get(crc32(computation.encode()) % self._authority_shards)
+        """Who keeps the low watermark of ``computation`` (7.2), or None while its shard is away."""
+        record = self.authorities.get(self.shard_of(computation))
         return None if record is None else record.endpoint
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 __all__ = [
     "AUTHORITIES",
     "BATCHES",
+    "CLUSTER_SETTINGS",
     "INJECTORS",
     "INTERVALS",
     "LEADERSHIP",
@@ -28,6 +29,7 @@ __all__ = [
     "log_key",
     "master_key",
     "retired_key",
+    "shard_leadership_key",
     "split_key",
     "topology_key",
     "worker_key",
@@ -44,6 +46,8 @@ INJECTORS: Final = "injectors/"
 BATCHES: Final = "batches/"
 SEQUENCER: Final = "sequencer"
 """The counter that sequencers and the numbers in incarnation ids are drawn from: decimal text, the last one drawn."""
+CLUSTER_SETTINGS: Final = "cluster/settings"
+"""The key of the ClusterSettingsRecord."""
 LEADERSHIP: Final = "leadership/master"
 """The key that the leading master holds under its lease."""
 
@@ -86,6 +90,11 @@ def retired_key(journal: str) -> str:
 def authority_key(shard: int) -> str:
     """The key of an authority shard's AuthorityRecord, bound to the shard's lease."""
     return f"{AUTHORITIES}{shard}"
+
+
+def shard_leadership_key(shard: int) -> str:
+    """The key that the process which serves an authority shard holds under its lease."""
+    return f"leadership/authority/{shard}"
 
 
 def injector_key(stream: str, process: str) -> str:

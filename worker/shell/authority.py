@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
-from millwheel.client.watermarks import Address, WatermarkClient
+from millwheel.client.shards import OnePlace, ShardedWatermarks, ShardPlaces
 from millwheel.core.keys import KeyInterval
 from millwheel.rpc.channel import RETRYABLE
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -25,8 +25,10 @@ _PASSING: Final = RETRYABLE | {FailureCode.DEADLINE_EXCEEDED, FailureCode.CANCEL
 class AuthorityLink:
     """What a worker asks of the authority, over gRPC."""
 
-    def __init__(self, address: Address) -> None:
-        self._client = WatermarkClient(address, on_refused=self._refused)
+    def __init__(self, places: ShardPlaces | str) -> None:
+        """``places``: where the shards are, or the one server that has them all."""
+        places = OnePlace(places) if isinstance(places, str) else places
+        self._client = ShardedWatermarks(places, on_refused=self._refused)
         self.on_refused: Callable[[str, KeyInterval, int], None] = lambda computation, keys, sequencer: None
         """Called with a computation, keys and a sequencer whose report was refused: somebody else owns the keys."""
 

@@ -14,14 +14,14 @@ import signal
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc
 from grpc_health.v1._async import HealthServicer
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 
 from millwheel.cli.backends import Backends, OpenBackends, open_backends
-from millwheel.cli.daemons.pieces import cancel, serve_metrics, settle_memory
+from millwheel.cli.daemons.pieces import cancel, ensure_cluster_settings, serve_metrics, settle_memory
 from millwheel.cli.daemons.places import advertised, place_of, tls_of
 from millwheel.cli.logs import fields
 from millwheel.config import Configuration, Settings
@@ -92,8 +92,10 @@ async def run_daemon(
 
         async def live() -> None:
             async with await open_with(configuration, serving.waits_for) as backends:
-                daemon = Daemon(settings, address, index, server, backends, registry)
+                late = cast("grpc.aio.Server", _LateServer(server))
+                daemon = Daemon(settings, address, index, late, backends, registry)
                 serving.waits_for("it is starting")
+                await ensure_cluster_settings(backends.coordinator, settings.cluster)
                 async with role.open(daemon):
                     settle_memory()
                     await serving.set(True)
@@ -124,6 +126,19 @@ async def _until_stopped(live: Coroutine[Any, Any, None], stop: asyncio.Event, s
     finally:
         await cancel(life)
         waiting.cancel()
+
+
+class _LateServer:
+    """A server that runs, as those see it who add services to it.
+
+    It finds methods by their generic handlers; what the generated code registers besides, a running one only warns of.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
+
+    def add_registered_method_handlers(self, *_: object) -> None:
+        """Nothing: see the class."""
 
 
 class _Serving:

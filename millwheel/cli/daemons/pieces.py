@@ -12,14 +12,24 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, start_http_server
 
+from millwheel.config import ClusterSection
 from millwheel.coordination.contract import Compare, Coordinator, Put
-from millwheel.core.catalog_keys import SEQUENCER
+from millwheel.core.catalog_keys import CLUSTER_SETTINGS, SEQUENCER
 from millwheel.rpc.channel import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.security import TlsFiles
+from millwheel.rpc.v1.catalog_pb2 import ClusterSettingsRecord
 from millwheel.store.contract import JournalExistsError, StateStore
 
-__all__ = ["cancel", "draw_sequencer", "ensure_journal", "keep", "serve_metrics", "settle_memory"]
+__all__ = [
+    "cancel",
+    "draw_sequencer",
+    "ensure_cluster_settings",
+    "ensure_journal",
+    "keep",
+    "serve_metrics",
+    "settle_memory",
+]
 
 log = logging.getLogger("millwheel")
 
@@ -90,6 +100,23 @@ async def ensure_journal(store: StateStore, journal: str) -> None:
         await store.create_journal(journal)
     except JournalExistsError:
         log.info("journal %s: taken up again", journal)
+
+
+async def ensure_cluster_settings(coordinator: Coordinator, section: ClusterSection) -> int:
+    """Have it be settled how many shards the authority has; how many that are. CoordinatorError: it is not known."""
+    wanted = ClusterSettingsRecord(authority_shards=section.authority_shards)
+    await coordinator.transact([Compare(CLUSTER_SETTINGS, 0)], [Put(CLUSTER_SETTINGS, wanted.SerializeToString())])
+    entry = await coordinator.get(CLUSTER_SETTINGS)
+    shards = (
+        wanted.authority_shards if entry is None else ClusterSettingsRecord.FromString(entry.value).authority_shards
+    )
+    if shards != section.authority_shards:
+        log.warning(
+            "the cluster was made with %d authority shards: cluster.authority_shards = %d changes nothing any more",
+            shards,
+            section.authority_shards,
+        )
+    return shards
 
 
 async def draw_sequencer(coordinator: Coordinator) -> int:

@@ -12,7 +12,7 @@ from millwheel.rpc.security import TlsFiles
 
 __all__ = ["Place", "advertised", "place_of", "tls_of"]
 
-_PORTS: Final = MappingProxyType({"master": (7433, 9433), "authority": (7434, 9434), "worker": (7435, 9435)})
+_PORTS: Final = MappingProxyType({"master": (7433, 9433), "authority": (7434, 9434), "worker": (7450, 9450)})
 """By role, where nothing else is said: of its service, and of its metrics."""
 
 _LOOPBACK: Final = "127.0.0.1"

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from millwheel.cli.daemons.frame import Daemon, Role
 from millwheel.client.control import ControlClient
+from millwheel.client.shards import shard_is_away
 from millwheel.config import Settings
 from millwheel.config.addresses import split_address
 from millwheel.coordination.contract import Coordinator
-from millwheel.core.catalog_keys import LEADERSHIP, authority_key
+from millwheel.core.catalog import Catalog
+from millwheel.core.catalog_keys import LEADERSHIP
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.interval import Settings as CoreSettings
 from millwheel.worker.shell.authority import AuthorityLink
 from millwheel.worker.shell.metrics import WorkerCollector
@@ -40,7 +41,8 @@ def worker_name(settings: Settings, address: str) -> str:
 async def _worker(daemon: Daemon) -> AsyncIterator[None]:
     section = daemon.settings.worker
     coordinator = daemon.backends.coordinator
-    link = AuthorityLink(lambda: _authority(coordinator))
+    places = _Places()
+    link = AuthorityLink(places)
     await link.start()
     worker = Worker(
         WorkerSettings(
@@ -56,6 +58,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
         link,
         lambda digest: _download(coordinator, digest),
     )
+    places.catalog = worker.catalog
     worker.add_services(daemon.server)
     daemon.registry.register(WorkerCollector(worker.interval_cores))
     try:
@@ -66,12 +69,23 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
         await link.close()
 
 
-async def _authority(coordinator: Coordinator) -> str:
-    """Where the authority is."""
-    record = await coordinator.get(authority_key(0))
-    if record is None:
-        raise RequestError(FailureCode.UNAVAILABLE, "no authority is registered", "start `millwheel authority run`")
-    return catalog.AuthorityRecord.FromString(record.value).endpoint.address
+class _Places:
+    """Where the authority's shards are, as the worker's catalog has it."""
+
+    def __init__(self) -> None:
+        self.catalog = Catalog()
+
+    def shard_of(self, computation: str) -> Hashable:
+        """Settled when the cluster was made."""
+        return self.catalog.shard_of(computation)
+
+    async def address_of(self, shard: Hashable) -> str:
+        """Where it is now."""
+        assert isinstance(shard, int)
+        record = self.catalog.authorities.get(shard)
+        if record is None:
+            raise shard_is_away(f"number {shard}")
+        return record.endpoint.address
 
 
 async def _download(coordinator: Coordinator, digest: str) -> bytes:

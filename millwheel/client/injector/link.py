@@ -95,10 +95,11 @@ class Link:
             for task in ended:
                 task.result()
         finally:
+            # First: a read of a call that was never answered swallows its own cancellation, and would wait for ever.
+            call.cancel()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            call.cancel()
             self._queue.clear()
             self._events.disconnected(self.address)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from millwheel.client.injector.publication import Published
-from millwheel.client.watermarks import WatermarkClient
+from millwheel.client.shards import ShardedWatermarks, ShardPlaces
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -28,7 +28,7 @@ class WatermarkSeed:
 
     def __init__(
         self,
-        address: str,
+        places: ShardPlaces,
         stream: str,
         process: str,
         sequencer: int,
@@ -44,7 +44,7 @@ class WatermarkSeed:
         self._on_superseded = on_superseded
         self._on_lost = on_lost
         self._on_watermarks = on_watermarks
-        self._client = WatermarkClient(address, on_refused=self._refused, refresh=1.0)
+        self._client = ShardedWatermarks(places, on_refused=self._refused, refresh=1.0)
         self._values: dict[str, int] = {}
         self._heard = asyncio.Event()
         self._watched: frozenset[str] = frozenset()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final
 
 from millwheel.client.control import ControlClient
@@ -21,8 +21,9 @@ from millwheel.client.injector.seeding import WatermarkSeed
 from millwheel.client.injector.wire import SenderIdentity
 from millwheel.rpc.channel import RETRYABLE
 from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import delivery_pb2 as wire
-from millwheel.rpc.watermarks import AcceptRefusedError
+from millwheel.rpc.watermarks import AcceptRefusedError, injector_computation
 
 __all__ = ["Session"]
 
@@ -51,6 +52,7 @@ class Session:
         self._links: dict[str, Link] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._seed: WatermarkSeed | None = None
+        self._places: _Places | None = None
         self._router: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
@@ -89,8 +91,9 @@ class Session:
         self._identity = SenderIdentity(stream, process, opened.sequencer)
         if not opened.authority.address:
             raise InjectorError(f"no low watermark authority serves stream {stream!r} yet: try again")
+        self._places = _Places(injector_computation(stream), opened.authority.address)
         self._seed = WatermarkSeed(
-            opened.authority.address,
+            self._places,
             stream,
             process,
             opened.sequencer,
@@ -272,6 +275,8 @@ class Session:
                 except ValueError as error:
                     log.error("routing of stream %r: %s; the one before is kept", stream, error)
                     continue
+                if self._places is not None:
+                    self._places.learn(response)
                 self.before_routing()
                 self._perform(self.core.routed(routing, self._now()))
                 if self._seed is not None and routing.allowed_skew:
@@ -333,3 +338,25 @@ class Session:
             if not self._change.done():
                 self._change.set_result(None)
             self._change = None
+
+
+class _Places:
+    """Where the authority's shards are, as the master's routing tells; what is not told has not moved."""
+
+    def __init__(self, injector: str, address: str) -> None:
+        self._injector = injector
+        self._addresses = {injector: address}
+
+    def learn(self, routing: control.WatchRoutingResponse) -> None:
+        """Take in what a routing tells."""
+        told = {self._injector: routing.authority.address}
+        told.update((consumer.incarnation, consumer.authority.address) for consumer in routing.consumers)
+        self._addresses.update((name, address) for name, address in told.items() if address)
+
+    def shard_of(self, computation: str) -> Hashable:
+        """Which computations share a shard is the cluster's business: here each has a client of its own."""
+        return computation
+
+    async def address_of(self, shard: Hashable) -> str:
+        """Where the computation's watermark is kept."""
+        return self._addresses.get(str(shard)) or self._addresses[self._injector]

@@ -334,6 +334,30 @@ class MasterRecord(_message.Message):
 Global___MasterRecord: _TypeAlias = MasterRecord  # noqa: Y015
 
 @_typing.final
+class ClusterSettingsRecord(_message.Message):
+    """Key: cluster/settings
+    What holds for as long as the cluster does: made by the daemon that is there first.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AUTHORITY_SHARDS_FIELD_NUMBER: _builtins.int
+    authority_shards: _builtins.int
+    """Computations belong to shards of the authority by the CRC-32 of their ids, modulo this."""
+    def __init__(
+        self,
+        *,
+        authority_shards: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority_shards", b"authority_shards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClusterSettingsRecord: _TypeAlias = ClusterSettingsRecord  # noqa: Y015
+
+@_typing.final
 class AuthorityRecord(_message.Message):
     """Key: authorities/{shard}, bound to the shard's lease."""
 

@@ -471,6 +471,7 @@ class WatchRoutingResponse(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     CONSUMERS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    AUTHORITY_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     draining: _builtins.bool
     """Every topology that takes the stream's injected records is draining or has ended: send what is pending, no more."""
@@ -478,6 +479,10 @@ class WatchRoutingResponse(_message.Message):
     def stream(self) -> _topology_pb2.StreamSpec: ...
     @_builtins.property
     def consumers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConsumerRoute]: ...
+    @_builtins.property
+    def authority(self) -> _common_pb2.Endpoint:
+        """Where the stream's injectors report their watermarks now; absent while the shard is away."""
+
     def __init__(
         self,
         *,
@@ -485,10 +490,11 @@ class WatchRoutingResponse(_message.Message):
         stream: _topology_pb2.StreamSpec | None = ...,
         consumers: _abc.Iterable[Global___ConsumerRoute] | None = ...,
         draining: _builtins.bool = ...,
+        authority: _common_pb2.Endpoint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "stream", b"stream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumers", b"consumers", "draining", b"draining", "revision", b"revision", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "consumers", b"consumers", "draining", b"draining", "revision", b"revision", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -506,6 +512,7 @@ class ConsumerRoute(_message.Message):
     EXACTLY_ONCE_FIELD_NUMBER: _builtins.int
     INTERVALS_FIELD_NUMBER: _builtins.int
     LOG_FIELD_NUMBER: _builtins.int
+    AUTHORITY_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """Incarnation id of the consuming computation, or of the stream's log."""
     topology: _builtins.str
@@ -519,6 +526,10 @@ class ConsumerRoute(_message.Message):
     def code(self) -> _topology_pb2.CodeReference: ...
     @_builtins.property
     def intervals(self) -> _catalog_pb2.IntervalMapRecord: ...
+    @_builtins.property
+    def authority(self) -> _common_pb2.Endpoint:
+        """Who keeps its low watermark; absent while the shard is away."""
+
     def __init__(
         self,
         *,
@@ -530,10 +541,11 @@ class ConsumerRoute(_message.Message):
         exactly_once: _builtins.bool = ...,
         intervals: _catalog_pb2.IntervalMapRecord | None = ...,
         log: _builtins.bool = ...,
+        authority: _common_pb2.Endpoint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "intervals", b"intervals", "key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "code", b"code", "intervals", b"intervals", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "computation", b"computation", "exactly_once", b"exactly_once", "incarnation", b"incarnation", "intervals", b"intervals", "key", b"key", "log", b"log", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "code", b"code", "computation", b"computation", "exactly_once", b"exactly_once", "incarnation", b"incarnation", "intervals", b"intervals", "key", b"key", "log", b"log", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,134 @@
+"""The client of the whole authority: each computation's shard, wherever it is now (7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
+from contextlib import aclosing
+from typing import Protocol
+
+from millwheel.client.watermarks import WatermarkClient
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import watermark_pb2 as pb
+from millwheel.rpc.watermarks import BroadcastUpdate, Member, WatermarkReport
+
+__all__ = ["OnePlace", "ShardPlaces", "ShardedWatermarks", "shard_is_away"]
+
+
+class ShardPlaces(Protocol):
+    """Where shards are. Asked before every attempt to connect."""
+
+    def shard_of(self, computation: str) -> Hashable:
+        """What the computations of one shard have in common, and no others."""
+
+    async def address_of(self, shard: Hashable) -> str:
+        """host:port; RequestError (UNAVAILABLE) while nobody serves the shard."""
+
+
+class OnePlace:
+    """An authority that is one server, for ever."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def shard_of(self, computation: str) -> Hashable:
+        """All are one."""
+        return None
+
+    async def address_of(self, shard: Hashable) -> str:
+        """Always the same."""
+        return self._address
+
+
+def shard_is_away(what: str) -> RequestError:
+    """What :meth:`ShardPlaces.address_of` raises."""
+    return RequestError(
+        FailureCode.UNAVAILABLE,
+        f"nobody serves the low watermark authority's shard of {what} now",
+        "another candidate takes it within its lease's time; see that `millwheel authority run` runs",
+        reason="AUTHORITY_AWAY",
+    )
+
+
+class ShardedWatermarks:
+    """As :class:`~millwheel.client.watermarks.WatermarkClient`, for the computations of all shards.
+
+    An async context manager; reports begin to flow inside it.
+    """
+
+    def __init__(
+        self, places: ShardPlaces, *, on_refused: Callable[[WatermarkReport], None], refresh: float = 10.0
+    ) -> None:
+        self._places = places
+        self._on_refused = on_refused
+        self._refresh = refresh
+        self._clients: dict[Hashable, WatermarkClient] = {}
+
+    async def __aenter__(self) -> ShardedWatermarks:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop reporting and close the connections."""
+        clients, self._clients = list(self._clients.values()), {}
+        await asyncio.gather(*(client.close() for client in clients))
+
+    def of(self, computation: str) -> WatermarkClient:
+        """The client of the computation's shard."""
+        shard = self._places.shard_of(computation)
+        client = self._clients.get(shard)
+        if client is None:
+            places = self._places
+            client = self._clients[shard] = WatermarkClient(
+                lambda: places.address_of(shard), on_refused=self._on_refused, refresh=self._refresh
+            )
+            client.start()
+        return client
+
+    async def accept(self, computation: str, member: Member, sequencer: int, patience: float = 60.0) -> int:
+        """See :meth:`WatermarkClient.accept`."""
+        return await self.of(computation).accept(computation, member, sequencer, patience)
+
+    def report(self, report: WatermarkReport) -> None:
+        """See :meth:`WatermarkClient.report`."""
+        self.of(report.computation).report(report)
+
+    def forget(self, computation: str, member: Member) -> None:
+        """See :meth:`WatermarkClient.forget`."""
+        self.of(computation).forget(computation, member)
+
+    async def explain(self, computation: str, limit: int = 0) -> pb.ExplainWatermarkResponse:
+        """See :meth:`WatermarkClient.explain`."""
+        return await self.of(computation).explain(computation, limit)
+
+    async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
+        """See :meth:`WatermarkClient.watch`; shards tell their news apart."""
+        shards: dict[Hashable, list[str]] = {}
+        for computation in computations:
+            shards.setdefault(self._places.shard_of(computation), []).append(computation)
+        news: asyncio.Queue[dict[str, BroadcastUpdate] | BaseException] = asyncio.Queue(1)
+        tasks = [asyncio.create_task(_pass_on(self.of(names[0]).watch(names), news)) for names in shards.values()]
+        try:
+            while True:
+                update = await news.get()
+                if isinstance(update, BaseException):
+                    raise update
+                yield update
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pass_on(
+    updates: AsyncGenerator[dict[str, BroadcastUpdate], None],
+    news: asyncio.Queue[dict[str, BroadcastUpdate] | BaseException],
+) -> None:
+    try:
+        async with aclosing(updates):
+            async for update in updates:
+                await news.put(update)
+    except RequestError as error:
+        await news.put(error)

@@ -1,0 +1,99 @@
+"""Watermarks of computations whose shards are apart, and move (7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from contextlib import aclosing
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from millwheel.authority.service import WatermarkServicer
+from millwheel.authority.shell import AuthorityShell
+from millwheel.client.shards import ShardedWatermarks, shard_is_away
+from millwheel.core.keys import KeyInterval
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.server import bind, create_server
+from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
+from millwheel.rpc.watermarks import WatermarkReport
+from millwheel.store.memory import MemoryStore
+
+ALL = KeyInterval(b"", None)
+
+
+class Shards:
+    """Two shards, by a computation's last letter; each with any number of lives."""
+
+    def __init__(self) -> None:
+        self._store = MemoryStore()
+        self._sequencer = 0
+        self._addresses: dict[Hashable, str] = {}
+        self._ends: dict[Hashable, tuple[AuthorityShell, object]] = {}
+
+    def shard_of(self, computation: str) -> Hashable:
+        return computation[-1]
+
+    async def address_of(self, shard: Hashable) -> str:
+        if shard not in self._addresses:
+            raise shard_is_away(str(shard))
+        return self._addresses[shard]
+
+    async def start(self, shard: str, *, anew: bool = False) -> None:
+        """A new life of a shard, where it is from now on."""
+        if not anew:
+            await self._store.create_journal(shard)
+        self._sequencer += 1
+        shell = await AuthorityShell.open(self._store, shard, self._sequencer, registry=CollectorRegistry())
+        server = create_server()
+        add_WatermarkServiceServicer_to_server(WatermarkServicer(shell), server)
+        self._addresses[shard] = bind(server)
+        await server.start()
+        self._ends[shard] = (shell, server)
+
+    async def end(self, shard: str) -> None:
+        shell, server = self._ends.pop(shard)
+        del self._addresses[shard]
+        await server.stop(None)  # type: ignore[attr-defined]
+        await shell.close()
+
+    async def close(self) -> None:
+        for shard in list(self._ends):
+            await self.end(str(shard))
+
+
+def report(computation: str, watermark: int) -> WatermarkReport:
+    return WatermarkReport(computation, ALL, 1, watermark, watermark)
+
+
+async def test_g7_each_computation_is_told_by_its_own_shard_and_found_when_that_moves_7_2() -> None:
+    shards = Shards()
+    await shards.start("1")
+    await shards.start("2")
+    try:
+        async with (
+            asyncio.timeout(30),
+            ShardedWatermarks(shards, on_refused=lambda report: pytest.fail(str(report))) as client,
+        ):
+            for name in ("a.1", "b.2"):
+                await client.accept(name, ALL, 1)
+                client.report(report(name, 5))
+            async with aclosing(client.watch(["a.1", "b.2"])) as updates:
+                seen: dict[str, int] = {}
+                async for update in updates:
+                    seen.update((name, news.watermark) for name, news in update.items())
+                    if seen == {"a.1": 5, "b.2": 5}:
+                        break
+                assert (await client.explain("b.2")).watermark_us == 5
+                await shards.end("2")
+                client.report(report("a.1", 6))
+                client.report(report("b.2", 7))
+                with pytest.raises(RequestError, match="nobody serves"):
+                    await client.explain("b.2")
+                await shards.start("2", anew=True)
+                async for update in updates:
+                    seen.update((name, news.watermark) for name, news in update.items())
+                    if seen == {"a.1": 6, "b.2": 7}:
+                        break
+    finally:
+        await shards.close()

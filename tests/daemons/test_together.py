@@ -1,0 +1,96 @@
+"""A cluster of daemons: records keep being counted once while each role's processes come and go (7.1, 7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import millwheel as mw
+from millwheel.cli.loading import load
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import Injector
+from millwheel.client.subscription import From, Subscription
+from millwheel.core.catalog import Catalog
+from millwheel.core.time import MAX_TIMESTAMP
+from tests.daemons.together import Together, together
+from tests.system import counting as counting_module
+from tests.system.counting import WINDOW, Load, WindowCount, counting
+
+RECORDS = 6_000
+CHUNK = 500
+
+
+async def submit(cluster: Together, place: Path) -> None:
+    # Out of the tests' package, for only the module itself is the topology's code.
+    packaged = load(f"{shutil.copy(str(counting_module.__file__), place / 'counted.py')}:counting")
+    async with ControlClient(cluster.address, patience=20.0) as client:
+        await client.upload_package(packaged.package.digest, packaged.package.data)
+        await client.submit(packaged.spec())
+
+
+async def feed(cluster: Together, load: Load, accidents: dict[int, str]) -> None:
+    """Send everything, with an accident after some chunks."""
+    async with Injector(cluster.address, "events", process="feeder", topology=counting) as injector:
+        records = list(islice(load.records(), RECORDS))
+        for start in range(0, RECORDS, CHUNK):
+            chunk = records[start : start + CHUNK]
+            await injector.send_many([event for event, _ in chunk], [timestamp for _, timestamp in chunk])
+            await injector.advance(mw.Timestamp((start + CHUNK) * load.spacing - WINDOW))
+            if accident := accidents.get(start // CHUNK):
+                await befall(cluster, accident)
+        await injector.finish()
+
+
+async def befall(cluster: Together, accident: str) -> None:
+    if accident == "worker":
+        await cluster.workers[0].stop()
+        await asyncio.sleep(0.5)
+        await cluster.workers[0].start()
+    elif accident == "master":
+        async with ControlClient(cluster.address, patience=20.0) as client:
+            await client.list_topologies()
+            leader = next(one for one in cluster.masters if one.address == client.address)
+        await leader.stop()
+    elif accident == "authority":
+        await cluster.authorities[0].stop()
+
+
+async def test_g1_g8_results_are_right_while_daemons_come_and_go_7(tmp_path: Path) -> None:
+    loaded = Load(seed=5)
+    async with together(tmp_path) as cluster:
+        await submit(cluster, tmp_path)
+        found: Counter[WindowCount] = Counter()
+        async with Subscription(
+            "windows",
+            cursor="test",
+            start=From.OLDEST,
+            record_type=WindowCount,
+            address=cluster.address,
+            until_end=True,
+        ) as subscription:
+            accidents = {2: "worker", 5: "master", 8: "authority"}
+            async with asyncio.timeout(50), asyncio.TaskGroup() as group:
+                group.create_task(feed(cluster, loaded, accidents))
+                async for batch in subscription:
+                    found.update(batch.values)
+        assert subscription.watermark == MAX_TIMESTAMP
+        assert found == loaded.expected(RECORDS)
+
+
+async def test_shards_are_spread_and_taken_over(tmp_path: Path) -> None:
+    async with together(tmp_path) as cluster:
+        async with asyncio.timeout(20):
+            await cluster.until(lambda known: len(known.authorities) == 2)
+        known = await cluster.catalog()
+        assert known.authority_shards == 2
+        assert sorted(_servers(known)) == sorted(one.address for one in cluster.authorities), "one each"
+        await cluster.authorities[0].stop()
+        async with asyncio.timeout(20):
+            await cluster.until(lambda known: _servers(known) == [cluster.authorities[1].address] * 2)
+
+
+def _servers(known: Catalog) -> list[str]:
+    return [record.endpoint.worker_id for record in known.authorities.values()]

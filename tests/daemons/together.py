@@ -1,0 +1,112 @@
+"""Daemons of a whole cluster on one event loop, around one store and one coordinator in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from millwheel.cli.backends import Backends, Tell
+from millwheel.cli.daemons.authority import AUTHORITY
+from millwheel.cli.daemons.frame import Role, run_daemon
+from millwheel.cli.daemons.master import MASTER
+from millwheel.cli.daemons.worker import WORKER
+from millwheel.config import Configuration, load
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.core.catalog import Catalog
+from millwheel.store.memory import MemoryStore
+from tests.daemons.process import is_serving
+from tests.system.server import free_port
+
+__all__ = ["Running", "Together", "together"]
+
+
+class Running:
+    """One daemon."""
+
+    def __init__(self, together: Together, role: Role, flags: dict[str, str]) -> None:
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        listen = {"rpc.listen": self.address, "metrics.listen": "off"}
+        self._configuration = load(None, {}, {**listen, **flags})
+        self._role = role
+        self._together = together
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Run it; returns when it serves."""
+        self._stop = asyncio.Event()
+        work = run_daemon(self._role, self._configuration, self._stop, open_with=self._together.open)
+        self._task = asyncio.create_task(work)
+        async with asyncio.timeout(20):
+            while not await self._serves():  # noqa: ASYNC110 a server is asked
+                await asyncio.sleep(0.05)
+
+    async def _serves(self) -> bool:
+        assert self._task is not None
+        if self._task.done():
+            self._task.result()
+        try:
+            return await is_serving(self.address)
+        except Exception:
+            return False
+
+    async def stop(self) -> None:
+        """Tell it to stop, and wait until it has."""
+        self._stop.set()
+        if self._task is not None:
+            task, self._task = self._task, None
+            await task
+
+
+class Together:
+    """Two masters, two candidates for two authority shards, and two workers."""
+
+    def __init__(self, place: Path) -> None:
+        self.store = MemoryStore()
+        self.coordinator = MemoryCoordinator()
+        quick = {"coordinator.kind": "embedded", "coordinator.path": "-", "store.kind": "embedded", "store.path": "-"}
+        leases = {"master.lease_seconds": "1", "authority.lease_seconds": "1", "worker.lease_seconds": "1"}
+        flags = {**quick, **leases}
+        self.masters = [Running(self, MASTER, flags) for _ in range(2)]
+        self.authorities = [Running(self, AUTHORITY, flags) for _ in range(2)]
+        self.workers = [
+            Running(self, WORKER, {**flags, "worker.id": f"w{number}", "worker.packages": str(place / f"{number}")})
+            for number in range(2)
+        ]
+
+    async def open(self, configuration: Configuration, tell: Tell) -> Backends:
+        """What each daemon is given: it outlives them."""
+        return Backends(self.store, self.coordinator, AsyncExitStack())
+
+    @property
+    def address(self) -> str:
+        """Of all masters, for clients."""
+        return ",".join(master.address for master in self.masters)
+
+    async def catalog(self) -> Catalog:
+        """What the coordinator says now."""
+        known = Catalog()
+        known.load(await self.coordinator.list(""))
+        return known
+
+    async def until(self, holds: Callable[[Catalog], bool]) -> None:
+        """Return when the coordinator says so."""
+        while not holds(await self.catalog()):  # noqa: ASYNC110 all kinds of changes are waited for
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def together(place: Path) -> AsyncIterator[Together]:
+    """All of them, serving; stopped at the end."""
+    cluster = Together(place)
+    daemons = [*cluster.authorities, *cluster.masters, *cluster.workers]
+    try:
+        for daemon in daemons:
+            await daemon.start()
+        yield cluster
+    finally:
+        await asyncio.gather(*(daemon.stop() for daemon in daemons))
+        await cluster.coordinator.close()
