@@ -66,6 +66,7 @@ def check_soft_state(world: World) -> None:
         assert mine.holds == theirs.holds
         assert mine.floors.rows() == theirs.floors.above(mine.watermark).rows()
         assert theirs.watermark <= mine.watermark
+        assert all(key in config.keys for key in _producers(theirs)), "productions are sent by who has their key"
         stored = Counter(_productions(theirs))
         assert not Counter(_productions(mine)) - stored, "every production that is pending is stored"
         held = [effective_hold(one, wall) for wall in (False, True) for _, _, one in mine.timers[wall].items()]
@@ -100,6 +101,10 @@ def _productions(state: Any) -> list[tuple[str, int, str, bytes]]:
     return [(sequence, row[0], row[5][0][0], row[3]) for sequence, row in rows]
 
 
+def _producers(state: Any) -> set[bytes]:
+    return {row[1] for row in [*state.outbox.snapshot(), *(row for _, row in state.outbox.inherited_snapshot())]}
+
+
 def _decoded(world: World, computation: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for _, journal in world.slots[computation]:
@@ -120,6 +125,8 @@ def check_counts(world: World, outside: Outside, events: list[Event]) -> None:
     assert [wrong for seen in [*logs.values(), *groups.values()] for wrong in seen.wrong] == []
     for group in {event.group for event in good}:
         assert sorted(groups[group].names) == sorted(str(event.number) for event in good if event.group == group), group
+    mappers = [world.current[journal].core.state for _, journal in world.slots["mapper"]]
+    assert sum(state.counts.records for state in mappers) == len(events), "each record is in one interval's totals"
     letters = Counter(letter.key for stream, letter, _ in world.out if stream == "world.dead-letters")
     poisoned = Counter(event.key for event in events if event.kind == "poison")
     assert letters == poisoned

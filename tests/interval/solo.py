@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,6 +22,7 @@ from millwheel.worker.messages import (
     CheckSequence,
     Delivery,
     Opened,
+    OpenedParent,
     Report,
     Send,
     SenderWatermarks,
@@ -37,7 +38,8 @@ T = TypeVar("T")
 class Solo:
     """Runs ``computation``, which reads stream "in" of (key, what) pairs, by key, and writes "out", "other" and "late".
 
-    ``early`` events come before the journal has been read, which held ``entries`` on top of base ``parts``.
+    ``early`` events come before the journal has been read, which held ``entries`` on top of base ``parts``, or, of the
+    child of a split or merge, on top of what ``parents`` held.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Solo:
         entries: list[bytes] | None = None,
         parts: dict[PartId, bytes] | None = None,
         early: Iterable[Any] = (),
+        parents: Sequence[OpenedParent] = (),
         **options: Any,
     ) -> None:
         topology = mw.Topology("solo")
@@ -64,7 +67,7 @@ class Solo:
         bindings = {stream: OutputBinding(encode, route(stream)) for stream, encode in program.outputs.items()}
         config = IntervalConfig(
             "solo.1", "solo.1.j1", ALL_KEYS, 7, frozenset({INJECTOR}), {}, "solo.dead-letters",
-            settings=settings or Settings(),
+            settings=settings or Settings(), parents=tuple(one.parent for one in parents),
         )  # fmt: skip
         self.core = IntervalCore(config, program, bindings, lambda consumer, key: f"{consumer}.j")
         self.state = self.core.state
@@ -77,7 +80,9 @@ class Solo:
         for event in early:
             self.handle(event)
         parts = parts or {}
-        self.handle(Opened(JournalHead(7, len(self.entries), 0, tuple(parts)), parts, self.entries))
+        start = max((one.head.commit for one in parents), default=0)
+        head = JournalHead(7, start + len(self.entries), start, tuple(parts))
+        self.handle(Opened(head, parts, self.entries, parents))
         self.handle(Accepted(MIN_TIMESTAMP))
 
     def handle(self, event: Any) -> None:

@@ -117,9 +117,8 @@ def _settle(state: IntervalState, whole: _Whole, productions: Productions) -> No
     for sequence in sorted({sequence for sequence, _, _ in productions}):
         state.outbox.add([row for place, row in ordered if place[0] == sequence], sequence)
     for wall, table in state.timers.items():
-        for _, _, setting in table.items():
-            if (hold := effective_hold(setting, wall)) is not None:
-                state.hold_times.add(hold)
+        holds = (effective_hold(one, wall) for _, _, one in table.items() if wall or one.hold is not None)
+        state.hold_times.add_all(hold for hold in holds if hold is not None)
     state.hold_times.add_all(state.holds.values())
 
 
@@ -175,8 +174,7 @@ class _Reader:
         if kind == META_PART:
             self._meta(decode_part(blob, BaseMeta, where))
         elif kind == TIMERS_PART:
-            for row in decode_part(blob, list[TimerRow], where):
-                self._set_timer(row)
+            self._load_timers(decode_part(blob, list[TimerRow], where))
         elif kind == OUTBOX_PART:
             for production in decode_part(blob, list[ProductionRow], where):
                 self._keep(self._sequence, production)
@@ -199,6 +197,13 @@ class _Reader:
             self._productions[sequence, position, target[0]] = (
                 position, producer, stream, value, timestamp, (target,), opaque,
             )  # fmt: skip
+
+    def _load_timers(self, rows: list[TimerRow]) -> None:
+        keys, make = self._keys, TimerSetting._make
+        if keys is not None:
+            rows = [row for row in rows if row[0] in keys]
+        for wall, table in self._state.timers.items():
+            table.load((row[0], row[2], make(row[3:])) for row in rows if row[1] is wall)
 
     def _set_timer(self, row: TimerRow) -> None:
         key, wall, tag, at, hold, cause, origin = row

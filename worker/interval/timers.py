@@ -8,7 +8,7 @@ slots (cancelled, or set anew for another time); the table by key is what counts
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -80,6 +80,24 @@ class TimerTable:
             self._made_stale()
         self.requeue(key, tag, setting.at)
         return previous
+
+    def load(self, rows: Iterable[tuple[bytes, str, TimerSetting]]) -> None:
+        """Take in timers of which none is set yet: a takeover's, by the hundred thousand."""
+        by_key, buckets, times = self._by_key, self._buckets, self._times
+        for key, tag, setting in rows:
+            timers = by_key.get(key)
+            if timers is None:
+                by_key[key] = {tag: setting}
+            else:
+                timers[tag] = setting
+            self._size += 1
+            bucket = buckets.get(setting[0])
+            if bucket is None:
+                buckets[setting[0]] = {(key, tag): None}
+                times.append(setting[0])
+            else:
+                bucket[key, tag] = None
+        heapq.heapify(times)
 
     def cancel(self, key: bytes, tag: str) -> TimerSetting | None:
         """Forget a timer; returns it, or None if there was none."""

@@ -1,0 +1,94 @@
+"""A merged interval shows its keys what two that were never merged would have shown them, or later (G7, G14; 4.5).
+
+The naive model: the two parents go on side by side, each with its own watermark. Lateness and ``ctx.watermark``
+of every record must be the model's as long as the child's watermark has not passed the floor, and never go back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import millwheel as mw
+from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.store.contract import JournalHead
+from millwheel.worker.interval.floors import KeyFloors
+from millwheel.worker.messages import OpenedParent, Parent
+from tests.interval.solo import Solo
+
+LOW, HIGH = KeyInterval(b"", b"m"), KeyInterval(b"m", None)
+Rows = list[tuple[str, int]]
+stamps = st.integers(0, 60)
+rows = st.lists(st.tuples(st.sampled_from("bcxy"), stamps), max_size=6)
+
+
+class Shown(mw.Computation[tuple[str, str], list[tuple[int, bool, int]]]):
+    """Keeps what it was shown of each record: timestamp, late, watermark."""
+
+    def process_record(self, ctx: mw.Context[list[tuple[int, bool, int]]], record: mw.Record[Any]) -> None:
+        ctx.state.append((record.timestamp, record.late, ctx.watermark))
+
+
+def shown(solo: Solo) -> dict[str, list[Any]]:
+    decode = solo.state.program.state.decode
+    return {key.decode(): decode(cell.encoded) for key, cell in solo.state.cells.items() if cell.encoded}
+
+
+def parent(
+    keys: KeyInterval, journal: str, watermark: int, records: list[tuple[str, int]]
+) -> tuple[Solo, OpenedParent]:
+    """A parent that has acted on ``watermark``, sealed."""
+    solo = Solo(Shown())
+    solo.watermark(watermark)
+    # One record on time has it journal the watermark that it stands at.
+    mine = [(key, "x", at) for key, at in records if key.encode() in keys]
+    solo.deliver(*mine, ("b" if keys == LOW else "x", "first", 1_000))
+    solo.commit_all()
+    head = JournalHead(7, len(solo.entries), 0, ())
+    return solo, OpenedParent(Parent(journal, keys), head, {}, list(solo.entries))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    low=stamps, high=stamps, before=rows, later=st.lists(st.tuples(stamps, rows), max_size=5), crash=st.integers(0, 5)
+)
+def test_g7_a_merged_key_is_shown_what_its_parent_would_have_shown_it_4_5(
+    low: int, high: int, before: Rows, later: list[tuple[int, Rows]], crash: int
+) -> None:
+    first, one = parent(LOW, "solo.1.j2", low, before)
+    second, two = parent(HIGH, "solo.1.j3", high, before)
+    merged = Solo(Shown(), parents=[one, two])
+    merged.position = 1_000
+    assert merged.state.watermark == min(low, high)
+    reached = 0
+    for step, (to, records) in enumerate(later):
+        reached = max(reached, to)
+        if step == crash:
+            position = merged.position
+            merged = Solo(Shown(), parents=[one, two], entries=merged.entries)
+            merged.position = position
+        merged.watermark(reached)
+        for unmerged, keys in ((first, LOW), (second, HIGH)):
+            unmerged.watermark(reached)
+            mine = [(key, "x", at) for key, at in records if key.encode() in keys]
+            if mine:
+                unmerged.deliver(*mine)
+                unmerged.commit_all()
+                merged.deliver(*mine)
+                merged.commit_all()
+    assert shown(merged) == {**shown(first), **shown(second)}
+    assert merged.state.counts.late == first.state.counts.late + second.state.counts.late
+    assert bool(merged.state.floors) == (max(low, high) > max(min(low, high), reached))
+
+
+def test_floors_are_cut_with_their_keys_and_go_when_they_are_passed() -> None:
+    floors = KeyFloors([(b"a", b"m", 50), (b"g", None, 30)])
+    assert [floors.of(key) for key in (b"a", b"h", b"z", b"A")] == [50, 50, 30, MIN_TIMESTAMP]
+    assert floors.lowest == 30
+    assert floors.above(30).rows() == [(b"a", b"m", 50)]
+    assert not floors.above(50)
+    assert floors.within(KeyInterval(b"b", b"h")) == [(b"b", b"h", 50), (b"g", b"h", 30)]
+    assert floors.within(KeyInterval(b"A", b"a")) == []
