@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final
 
 from deploy.local.apt import InstallError, unpack
-from deploy.local.process import ChildProcess, free_ports
+from deploy.local.child import ChildProcess, free_ports
 
 __all__ = ["EtcdCluster", "TlsFiles", "install"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from deploy.local.child import free_ports
 from deploy.local.etcd import EtcdCluster, TlsFiles
-from deploy.local.process import free_ports
 from millwheel.coordination.contract import (
     CompactedError,
     Compare,

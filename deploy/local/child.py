@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import random
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,12 +23,18 @@ Result = TypeVar("Result")
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports that nobody listens on just now: held all at once, so that none is found twice."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((host, 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Ports that nobody listens on just now. None that the system gives to outgoing connections: a listener
+    that was killed must find its own again."""
+    found: list[int] = []
+    candidates = random.sample(range(20_000, 32_000), 2_000)
+    while len(found) < count:
+        port = candidates.pop()
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind((host, port))
+                found.append(port)
+    return found
 
 
 class ChildProcess:
