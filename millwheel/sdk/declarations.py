@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from millwheel.core.time import Duration
+from millwheel.sdk.apart import own_name
 from millwheel.sdk.codecs import Codec
 from millwheel.sdk.computation import Computation, input_and_state_types
 from millwheel.sdk.errors import Problem
@@ -90,7 +91,7 @@ def declare_computation(
     is_computation = isinstance(cls, type) and issubclass(cls, Computation)
     declared = ComputationDeclaration(
         name if isinstance(name, str) else _kebab_case(_name_of(cls if is_computation else given)),
-        f"{getattr(cls, '__module__', '')}:{getattr(cls, '__qualname__', '')}",
+        f"{own_name(getattr(cls, '__module__', ''))}:{getattr(cls, '__qualname__', '')}",
         None,
     )
     if not isinstance(name, str | None):

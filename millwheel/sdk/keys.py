@@ -18,6 +18,7 @@ import msgspec
 
 from millwheel.core.limits import MAX_KEY_BYTES
 from millwheel.rpc.v1 import topology_pb2
+from millwheel.sdk.apart import own_name
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.typeinfo import Field, field_of, is_key_type, type_name
 
@@ -81,7 +82,7 @@ class KeyExtractor:
         if self.function is None:
             return f"{type_name(record_type)}: {', '.join(self.fields)}"
         name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
-        return f"{getattr(self.function, '__module__', None) or 'builtins'}:{name}"
+        return f"{own_name(getattr(self.function, '__module__', None) or 'builtins')}:{name}"
 
     def __str__(self) -> str:
         if self.function is not None:

@@ -1,12 +1,14 @@
 """Loading code packages into this process.
 
-Modules are known to Python by their names, one of a name per process. So of two packages that both hold a
-module ``zeitgeist``, two versions of one topology perhaps, a process can load one; the other is refused,
-never mixed with it. They run side by side in processes of their own.
+Modules are known to Python by their names, one of a name per process. A package whose modules have names that
+nobody else has is loaded under them. One that clashes, be it a version of a topology beside another or a
+module of the same name by chance, is loaded apart: under names with a prefix of its own, and what its code imports by
+the package's names is found there (:mod:`millwheel.sdk.apart`). So two packages never get each other's code.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib
 import io
@@ -20,15 +22,32 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path, PurePosixPath
 from types import ModuleType
+from typing import Protocol
 
+from millwheel.sdk.apart import ApartFinder
 from millwheel.sdk.errors import PackageError, did_you_mean
 from millwheel.sdk.topology import Topology
 
-__all__ = ["load_topology"]
+__all__ = ["load_topology", "unload_package"]
 
 
-class _PackageFinder(MetaPathFinder):
+class _Finder(Protocol):
+    """Finds the modules of one package. ``prefix`` stands before their names in this process."""
+
+    digest: str
+    root: Path
+    names: frozenset[str]
+    prefix: str
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None: ...
+
+
+class _PlainFinder(MetaPathFinder):
     """Finds the top-level modules of one package, and nothing else; Python finds what is below them by itself."""
+
+    prefix = ""
 
     def __init__(self, digest: str, root: Path, names: frozenset[str]) -> None:
         self.digest = digest
@@ -44,7 +63,7 @@ class _PackageFinder(MetaPathFinder):
         return None
 
 
-_finders: dict[str, _PackageFinder] = {}
+_finders: dict[str, _Finder] = {}
 """The packages of this process, by digest."""
 _lock = threading.RLock()
 
@@ -53,8 +72,8 @@ def load_topology(digest: str, data: bytes, entry_point: str, directory: Path) -
     """The topology at ``entry_point`` (``module:attribute``) of the package ``data``.
 
     The package is unpacked to ``directory/<digest>`` and imported from there, once; loading it again gives the
-    same object. PackageError if the bytes do not have that digest, the code fails to import, a module of the same
-    name is already loaded from elsewhere, or there is no topology at that place.
+    same object. PackageError if the bytes do not have that digest, the code fails to import, it clashes with another
+    module and cannot be loaded apart from it, or there is no topology at that place.
     """
     with _lock:
         fresh = digest not in _finders
@@ -62,13 +81,21 @@ def load_topology(digest: str, data: bytes, entry_point: str, directory: Path) -
             actual = hashlib.sha256(data).hexdigest()
             if actual != digest:
                 raise PackageError(f"package {_short(digest)} is damaged: its bytes have the digest {_short(actual)}")
-            _install(_PackageFinder(digest, Path(directory).resolve() / digest, _top_level_names(digest, data)), data)
+            _install(digest, Path(directory).resolve() / digest, data)
         try:
             return _topology(_finders[digest], entry_point)
         except PackageError:
             if fresh:
                 _remove(_finders[digest])
             raise
+
+
+def unload_package(digest: str) -> None:
+    """Forget the modules of a package that nothing here runs any more; their names are free again."""
+    with _lock:
+        if digest in _finders:
+            _remove(_finders[digest])
+            gc.collect()
 
 
 def _short(digest: str) -> str:
@@ -87,26 +114,27 @@ def _top_level_names(digest: str, data: bytes) -> frozenset[str]:
     return frozenset(path.parts[0].removesuffix(".py") for path in paths)
 
 
-def _install(finder: _PackageFinder, data: bytes) -> None:
-    """Refuse clashes, unpack, and have the modules found from now on."""
-    advice = "run it in a process of its own"
-    for name in sorted(finder.names):
+def _install(digest: str, root: Path, data: bytes) -> None:
+    """Unpack, and have the modules found from now on."""
+    names = _top_level_names(digest, data)
+    clash = _clash(names)
+    finder: _Finder = _PlainFinder(digest, root, names) if clash is None else ApartFinder(digest, root, names, clash)
+    _unpack(root, data)
+    importlib.invalidate_caches()
+    _finders[digest] = finder
+    sys.meta_path.insert(0, finder)
+
+
+def _clash(names: frozenset[str]) -> str | None:
+    """Who has one of these names already; None: nobody."""
+    for name in sorted(names):
         for other in _finders.values():
-            if name in other.names:
-                raise PackageError(
-                    f"package {_short(finder.digest)} cannot be loaded beside package {_short(other.digest)}: "
-                    f"both hold a module {name!r}: {advice}"
-                )
+            if name in other.names and not other.prefix:
+                return f"package {_short(other.digest)} holds a module {name!r}, too"
         if name in sys.modules:
             place = getattr(sys.modules[name], "__file__", None) or "elsewhere"
-            raise PackageError(
-                f"package {_short(finder.digest)} cannot be loaded: its module {name!r} has the name of one that this "
-                f"process imported from {place}: {advice}, or rename it"
-            )
-    _unpack(finder.root, data)
-    importlib.invalidate_caches()
-    _finders[finder.digest] = finder
-    sys.meta_path.insert(0, finder)
+            return f"this process imported a module {name!r} from {place}"
+    return None
 
 
 def _unpack(root: Path, data: bytes) -> None:
@@ -127,13 +155,13 @@ def _unpack(root: Path, data: bytes) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _topology(finder: _PackageFinder, entry_point: str) -> Topology:
+def _topology(finder: _Finder, entry_point: str) -> Topology:
     module_name, _, attribute = entry_point.partition(":")
     where = f"package {_short(finder.digest)}"
     if module_name.partition(".")[0] not in finder.names:
         raise PackageError(f"{where} has no module {module_name!r}, of its entry point {entry_point!r}")
     try:
-        module = importlib.import_module(module_name)
+        module = importlib.import_module(finder.prefix + module_name)
     except Exception as error:
         hint = ": install it, or include it in the package" if isinstance(error, ModuleNotFoundError) else ""
         raise PackageError(
@@ -149,10 +177,11 @@ def _topology(finder: _PackageFinder, entry_point: str) -> Topology:
     return found
 
 
-def _remove(finder: _PackageFinder) -> None:
-    """Forget a package that turned out to be of no use, so that nothing half imported stays behind."""
+def _remove(finder: _Finder) -> None:
+    """Forget a package, so that nothing of it, half imported perhaps, stays behind."""
     sys.meta_path.remove(finder)
     del _finders[finder.digest]
+    tops = {finder.prefix.rstrip(".")} if finder.prefix else finder.names
     for name in list(sys.modules):
-        if name.partition(".")[0] in finder.names:
+        if name.partition(".")[0] in tops:
             del sys.modules[name]

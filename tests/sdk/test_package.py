@@ -142,17 +142,81 @@ def test_loading_the_same_package_again_gives_the_same_topology(tmp_path: Path) 
     assert load(built, tmp_path / "packages") is load(built, tmp_path / "packages")
 
 
-def test_two_versions_of_one_module_are_never_mixed_in_a_process(tmp_path: Path) -> None:
-    old = build_package(f"{write_package(tmp_path / 'old', topology='old')}:it")
-    new = build_package(f"{write_package(tmp_path / 'new', topology='new')}:it")
-    loaded = load(old, tmp_path / "packages")
+def test_two_versions_of_one_module_run_side_by_side_and_are_never_mixed_4_1(tmp_path: Path) -> None:
+    old_file, new_file = (write_package(tmp_path / name, topology=name) for name in ("old", "new"))
+    write(new_file.parent / "parts" / "words.py", "GREETING = 'good morning'\n")
+    built = [build_package(f"{file}:it") for file in (old_file, new_file)]
+    old, new = (load(one, tmp_path / "packages") for one in built)
+    assert (old.name, new.name) == ("old", "new")
+    assert load(built[0], tmp_path / "packages") is old
+    assert load(built[1], tmp_path / "packages") is new
+    assert greeting(old) == "hello"
+    assert greeting(new) == "good morning"
+    assert [one.to_spec().computations[0].implementation for one in (old, new)] == ["mw_shop.flow:Echo"] * 2
+
+
+def greeting(topology: mw.Topology) -> object:
+    return vars(sys.modules[topology._made_in])["GREETING"]
+
+
+APART = """\
+import importlib
+import importlib.util
+import mw_shop.parts.words as words
+import mw_shop.parts
+from importlib import import_module
+from mw_shop.parts import words as other
+from mw_shop.parts.words import GREETING
+from . import parts
+
+def found():
+    import mw_shop.parts.words
+    by_name = importlib.import_module("mw_shop.parts.words"), import_module("mw_shop.parts.words")
+    every = [words, other, parts.words, mw_shop.parts.words, *by_name, import_module(".parts.words", __package__)]
+    assert importlib.util.find_spec("json") is not None
+    return {id(one) for one in every}, GREETING
+"""
+
+
+def test_code_that_is_loaded_apart_finds_its_own_modules_however_it_imports_them(tmp_path: Path) -> None:
+    first = build_package(f"{write_package(tmp_path / 'one', topology='one')}:it")
+    second = write_package(tmp_path / "two", topology="two")
+    second.write_text(APART + second.read_text())
+    write(second.parent / "parts" / "words.py", "GREETING = 'two'\n")
+    load(first, tmp_path / "packages")
+    topology = load(build_package(f"{second}:it"), tmp_path / "packages")
+    same, greeting_found = vars(sys.modules[topology._made_in])["found"]()
+    assert len(same) == 1
+    assert greeting_found == "two"
+    assert sys.modules["mw_shop.parts.words"].GREETING == "hello"
+
+
+def test_code_that_pickles_is_refused_where_its_modules_would_have_other_names(tmp_path: Path) -> None:
+    first = build_package(f"{write_package(tmp_path / 'one', topology='one')}:it")
+    file = write_package(tmp_path / "two", topology="two")
+    file.write_text("import pickle\n" + file.read_text())
+    second = build_package(f"{file}:it")
+    load(first, tmp_path / "packages")
     with pytest.raises(mw.PackageError) as raised:
-        load(new, tmp_path / "packages")
+        load(second, tmp_path / "packages")
     assert str(raised.value) == (
-        f"package {new.digest[:12]} cannot be loaded beside package {old.digest[:12]}: both hold a module 'mw_shop': "
-        "run it in a process of its own"
+        f"package {second.digest[:12]}: importing 'mw_shop.flow' failed with ImportError: package {first.digest[:12]} "
+        "holds a module 'mw_shop', too, so this package is loaded under other names, which 'pickle' would store: "
+        "rename its modules, or encode by other means"
     )
-    assert load(old, tmp_path / "packages") is loaded
+    loading.unload_package(first.digest)
+    assert load(second, tmp_path / "packages").name == "two", "alone it has its own names"
+
+
+def test_a_package_that_is_unloaded_leaves_nothing_behind(tmp_path: Path) -> None:
+    before = set(sys.modules), list(sys.meta_path)
+    for name in ("one", "two"):
+        built = build_package(f"{write_package(tmp_path / name, topology=name)}:it")
+        load(built, tmp_path / "packages")
+    for digest in list(loading._finders):
+        loading.unload_package(digest)
+    assert (set(sys.modules), list(sys.meta_path)) == before
+    assert loading._finders == {}
 
 
 def test_a_module_that_the_process_has_from_elsewhere_is_not_taken_for_the_packages(
@@ -161,13 +225,10 @@ def test_a_module_that_the_process_has_from_elsewhere_is_not_taken_for_the_packa
     file = write_package(tmp_path)
     built = build_package(f"{file}:it")
     monkeypatch.syspath_prepend(str(tmp_path))
-    __import__("mw_shop.flow")
-    with pytest.raises(mw.PackageError) as raised:
-        load(built, tmp_path / "packages")
-    assert str(raised.value) == (
-        f"package {built.digest[:12]} cannot be loaded: its module 'mw_shop' has the name of one that this process "
-        f"imported from {tmp_path}/mw_shop/__init__.py: run it in a process of its own, or rename it"
-    )
+    elsewhere = __import__("mw_shop.flow").flow.it
+    loaded = load(built, tmp_path / "packages")
+    assert loaded is not elsewhere
+    assert Path(str(sys.modules[loaded._made_in].__file__)).is_relative_to(tmp_path / "packages")
 
 
 def test_a_packages_modules_go_before_others_of_the_same_name_on_the_path(
