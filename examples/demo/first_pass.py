@@ -16,14 +16,14 @@ from typing import Any, Final
 import pandas as pd
 
 from examples.demo.files import write_files
-from examples.demo.server import ROOT, DemoServer
+from examples.demo.server import ROOT, Server
 from examples.demo.showing import Show, say
 from examples.demo.watching import Found, Watch
 from examples.zeitgeist.reference import anomalies
 from examples.zeitgeist.topology import END
 from millwheel import MAX_TIMESTAMP, MIN_TIMESTAMP
 
-__all__ = ["FirstPass", "first_pass"]
+__all__ = ["FirstPass", "first_pass", "stream_flights"]
 
 LOOK_EVERY: Final = 0.25
 """Seconds between two looks at the counts."""
@@ -43,12 +43,25 @@ class FirstPass:
     problems: list[str] = field(default_factory=list)
 
 
-async def first_pass(server: DemoServer, flights: pd.DataFrame, place: Path) -> FirstPass:
-    """Stream ``flights`` by a Spark job that works in ``place``."""
+async def first_pass(server: Server, flights: pd.DataFrame, place: Path) -> FirstPass:
+    """Stream ``flights`` by a Spark job that works in ``place``, and see whether all is as the whole table has it."""
+    done = await stream_flights(server, flights, place)
+    _check(done, server, flights)
+    return done
+
+
+async def stream_flights(
+    server: Server, flights: pd.DataFrame, place: Path, watch: Watch | None = None, patience: float = 60.0
+) -> FirstPass:
+    """Stream ``flights`` by a Spark job that works in ``place``; ``watch`` (not yet entered) shows how far it is.
+
+    ``patience``: seconds from the end of the job to that of the streams.
+    """
     done = FirstPass()
+    watch = watch or Watch(server.address)
     files = write_files(flights, place / "departures")
     say(f"{len(flights):,} departures in {files} files, by the day on which they became known; starting Spark")
-    async with Watch(server.address) as watch:
+    async with watch:
         async with _spark(server.address, place) as job:
             with Show("departures", len(flights)) as show:
                 looking = asyncio.create_task(_look(server, watch, flights, show, done))
@@ -60,10 +73,9 @@ async def first_pass(server: DemoServer, flights: pd.DataFrame, place: Path) -> 
             if job.returncode:
                 raise RuntimeError(f"the Spark job failed:\n{_log(place).read_text()[-3_000:]}")
         done.spark = json.loads(out.splitlines()[-1])
-        await watch.ended()
+        await watch.ended(patience)
         done.seconds = time.monotonic() - done.seconds
     done.found = watch.found
-    _check(done, server, flights)
     return done
 
 
@@ -92,7 +104,7 @@ def _log(place: Path) -> Path:
     return place / "spark.log"
 
 
-async def _look(server: DemoServer, watch: Watch, flights: pd.DataFrame, show: Show, done: FirstPass) -> None:
+async def _look(server: Server, watch: Watch, flights: pd.DataFrame, show: Show, done: FirstPass) -> None:
     """Show how far it is, and take the lag of the watermark, until cancelled."""
     known = flights["known"].tolist()
     while True:
@@ -106,7 +118,7 @@ async def _look(server: DemoServer, watch: Watch, flights: pd.DataFrame, show: S
         await asyncio.sleep(LOOK_EVERY)
 
 
-def _check(done: FirstPass, server: DemoServer, flights: pd.DataFrame) -> None:
+def _check(done: FirstPass, server: Server, flights: pd.DataFrame) -> None:
     counts = done.counts = server.counts("window-counter")
     expected = {"records": len(flights), "late_records": 0, "duplicates": 0, "dead_letters": 0}
     for name, number in expected.items():

@@ -8,15 +8,26 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-__all__ = ["ROOT", "DemoServer"]
+__all__ = ["ROOT", "DemoServer", "Server", "millwheel_command", "submit", "totals"]
 
 ROOT: Final = Path(__file__).parents[2]
 _READY: Final = re.compile(r"millwheel is ready at (\S+);")
+
+
+class Server(Protocol):
+    """What the passes ask of whatever they run on."""
+
+    @property
+    def address(self) -> str:
+        """Where a master answers; of several, with commas between."""
+
+    def counts(self, computation: str) -> dict[str, int]:
+        """A computation's totals: records, late_records, duplicates, dead_letters."""
 
 
 class DemoServer:
@@ -32,7 +43,7 @@ class DemoServer:
     def __enter__(self) -> DemoServer:
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [*_millwheel("server", "start-dev", "--port", "0"), "--metrics-port", str(self._metrics_port)],
+                [*millwheel_command("server", "start-dev", "--port", "0"), "--metrics-port", str(self._metrics_port)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -60,30 +71,41 @@ class DemoServer:
 
     def submit(self, target: str) -> str:
         """Submit the topology at ``module:attribute``; what the command says."""
-        done = subprocess.run(
-            _millwheel("topology", "submit", target, "--address", self.address),
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            timeout=60,
-        )
-        if done.returncode:
-            raise RuntimeError(f"the topology was not taken:\n{done.stderr}")
-        return done.stdout.strip()
+        return submit(self.address, target)
 
     def counts(self, computation: str) -> dict[str, int]:
         """A computation's totals as its metrics have them: records, late_records, duplicates, dead_letters."""
-        with urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=10) as response:
-            text = response.read().decode()
-        return {
-            sample.name.removeprefix("millwheel_").removesuffix("_total"): int(sample.value)
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name.endswith("_total") and sample.labels.get("computation") == computation
-        }
+        return totals(f"127.0.0.1:{self._metrics_port}", computation)
 
 
-def _millwheel(*arguments: str) -> list[str]:
+def submit(address: str, target: str) -> str:
+    """Submit the topology at ``module:attribute``; what the command says."""
+    done = subprocess.run(
+        millwheel_command("topology", "submit", target, "--address", address),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the topology was not taken:\n{done.stderr}")
+    return done.stdout.strip()
+
+
+def totals(metrics: str, computation: str) -> dict[str, int]:
+    """What the metrics page at ``metrics`` (host:port) counts for a computation."""
+    with urlopen(f"http://{metrics}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    return {
+        sample.name.removeprefix("millwheel_").removesuffix("_total"): int(sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.endswith("_total") and sample.labels.get("computation") == computation
+    }
+
+
+def millwheel_command(*arguments: str) -> list[str]:
+    """The ``millwheel`` command of this tree."""
     return [sys.executable, "-c", "from millwheel.cli.main import main; main()", *arguments]
 
 

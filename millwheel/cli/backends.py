@@ -13,6 +13,8 @@ from typing import Final, Self, TypeVar
 
 from millwheel.config import Configuration, CoordinatorSection, Settings, StoreSection
 from millwheel.coordination.contract import Coordinator, CoordinatorError
+from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from millwheel.core.catalog_keys import LEADERSHIP
 from millwheel.rpc.channel import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.sdk.errors import MillwheelError
@@ -99,7 +101,27 @@ class _Opening:
 
 
 async def _open_etcd(section: CoordinatorSection) -> Coordinator:
-    raise _not_built_in("coordinator", section.kind)
+    try:
+        settings = EtcdSettings(
+            endpoints=section.endpoints,
+            prefix=section.prefix,
+            username=section.username,
+            password=section.password,
+            tls_ca=section.tls_ca,
+            tls_cert=section.tls_cert,
+            tls_key=section.tls_key,
+            timeout=section.timeout_seconds,
+        )
+        coordinator = EtcdCoordinator(settings)
+    except ValueError as error:
+        raise RequestError(FailureCode.INVALID_ARGUMENT, str(error)) from error
+    try:
+        # It connects at its first call: whether anybody is there shows now.
+        await coordinator.get(LEADERSHIP)
+    except BaseException:
+        await coordinator.close()
+        raise
+    return coordinator
 
 
 async def _open_cassandra(section: StoreSection) -> StateStore:

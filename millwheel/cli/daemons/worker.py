@@ -99,7 +99,12 @@ async def _download(coordinator: Coordinator, digest: str) -> bytes:
 
 WORKER: Final = Role(
     "worker",
-    ("millwheel.v1.DeliveryService", "millwheel.v1.SubscriptionService", "millwheel.v1.InspectionService"),
+    (
+        "millwheel.v1.DeliveryService",
+        "millwheel.v1.SubscriptionService",
+        "millwheel.v1.InspectionService",
+        "millwheel.v1.HandoverService",
+    ),
     _worker,
     lambda settings: settings.worker.drain_seconds + _MARGIN,
 )
