@@ -160,7 +160,7 @@ class Judging(ABC):
         elsewhere = {
             part: self._foreign[name] for name, part in zip(names, parts, strict=True) if name in self._foreign
         }
-        self._elsewhere.update(elsewhere)
+        self._elsewhere.update(elsewhere.keys())
         return [ReadSegments(self._judged.config.journal, parts, elsewhere)]
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 import millwheel as mw
-from millwheel.core.keys import ALL_KEYS
+from millwheel.core.keys import ALL_KEYS, KeyInterval
 from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.sdk.compiled import compile_computation
 from millwheel.sdk.context import OutputBinding
@@ -51,6 +51,7 @@ class Solo:
         parts: dict[PartId, bytes] | None = None,
         early: Iterable[Any] = (),
         parents: Sequence[OpenedParent] = (),
+        keys: KeyInterval = ALL_KEYS,
         **options: Any,
     ) -> None:
         topology = mw.Topology("solo")
@@ -66,7 +67,7 @@ class Solo:
 
         bindings = {stream: OutputBinding(encode, route(stream)) for stream, encode in program.outputs.items()}
         config = IntervalConfig(
-            "solo.1", "solo.1.j1", ALL_KEYS, 7, frozenset({INJECTOR}), {}, "solo.dead-letters",
+            "solo.1", "solo.1.j1", keys, 7, frozenset({INJECTOR}), {}, "solo.dead-letters",
             settings=settings or Settings(), parents=tuple(one.parent for one in parents),
         )  # fmt: skip
         self.core = IntervalCore(config, program, bindings, lambda consumer, key: f"{consumer}.j")

@@ -283,8 +283,8 @@ class Checkpointer:
 
     @property
     def releasing(self) -> bool:
-        """Whether somebody waits, and parents are still needed: letting go of them comes before new work."""
-        return bool(self._requests) and self.needs is not Needs.NOTHING
+        """Whether somebody waits, and there is no base yet: to write one comes before new work."""
+        return bool(self._requests) and self.needs is Needs.DATA
 
     @property
     def wants_append(self) -> bool:

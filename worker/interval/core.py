@@ -258,10 +258,11 @@ class IntervalCore:
             state.cells.evict(_Busy(runner, state), state.next_timer)
         while True:
             self._advance_watermark()
+            held = self._checkpoints.releasing
             if not self._parking.stopped:
                 self._run()
             commits.settle_weak(out)
-            if not commits.try_commit(out):
+            if not commits.try_commit(out) and self._checkpoints.releasing == held:
                 break
         if runner.to_read:
             out.append(ReadStates(state.config.computation, runner.to_read))

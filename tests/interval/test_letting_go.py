@@ -1,0 +1,232 @@
+"""How a child lets go of its parents: id segments copied, rows flushed, a base named without work (G1, G11; 7.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import CorruptValueError, JournalHead, PartId, StateRow
+from millwheel.worker.dedup import OpaqueIds, Sender
+from millwheel.worker.interval import Settings
+from millwheel.worker.interval.recovery import recover
+from millwheel.worker.messages import (
+    Acknowledge,
+    Acknowledged,
+    Appended,
+    AppendEntry,
+    CopyParts,
+    Delivery,
+    FlushStates,
+    Opened,
+    OpenedParent,
+    Parent,
+    PartsRead,
+    PartsWritten,
+    PrepareRelease,
+    ReadSegments,
+    ReadStates,
+    ReleasePrepared,
+    Send,
+    StatesFlushed,
+    StatesRead,
+    WriteParts,
+)
+from tests.interval.solo import INJECTOR, Solo
+
+PARENT = "solo.1.j0"
+RECORDS = 16
+KEYS = {b"k%d" % number for number in range(RECORDS)}
+
+
+class Echo(mw.Computation[tuple[str, str], int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Any]) -> None:
+        ctx.state += 1
+        ctx.produce("out", record.value[1])
+
+
+def opaque(solo: Solo, numbers: range) -> Delivery:
+    """Records with ids of their own; the same number is the same record."""
+    sender = Sender("injector/in/p", 1, None, INJECTOR, None)
+    delivery = Delivery(
+        "solo.1", "solo.1.j1", "in", sender, OpaqueIds([b"%016d" % number for number in numbers]),
+        [b"k%d" % number for number in numbers],
+        [msgspec.msgpack.encode((f"k{number}", f"v{number}")) for number in numbers],
+        [50 + number for number in numbers], 900 + numbers[0],
+    )  # fmt: skip
+    solo.handle(delivery)
+    return delivery
+
+
+@dataclass
+class Disk:
+    """What was written: base parts, and state rows by key."""
+
+    parts: dict[PartId, bytes] = field(default_factory=dict)
+    rows: dict[bytes, StateRow] = field(default_factory=dict)
+
+    def serve(self, solo: Solo) -> None:
+        """Perform what was asked of the store; appends are acknowledged."""
+        kinds = AppendEntry | WriteParts | FlushStates | ReadStates
+        while any(isinstance(one, kinds) for one in solo.out):
+            for write in solo.take(WriteParts):
+                self.parts.update(write.parts)
+                solo.handle(PartsWritten(write.number))
+            for flush in solo.take(FlushStates):
+                self.rows.update((row.key, row) for row in flush.rows)
+                solo.handle(StatesFlushed(flush.number))
+            for read in solo.take(ReadStates):
+                solo.handle(StatesRead(read.keys, [self.rows.get(key) for key in read.keys]))
+            for append in solo.take(AppendEntry):
+                solo.entries.append(append.append.entry)
+                solo.handle(Appended(append.append.commit))
+
+
+def sealed(*, segments: bool = False) -> tuple[OpenedParent, Disk]:
+    """A parent that has taken some records, ACKed to its senders, of whose productions none is ACKed."""
+    solo, disk = Solo(Echo(), settings=Settings(checkpoint_entries=2, flush_interval=0)), Disk()
+    if segments:
+        solo.state.dedup._segment_ids = 3
+    for first in range(0, RECORDS, 2):
+        opaque(solo, range(first, first + 2))
+        disk.serve(solo)
+        solo.now += 1
+    state = solo.state
+    head = JournalHead(7, state.committed, state.floor, state.parts)
+    assert any(part.name.startswith("segment/") for part in head.parts) == segments
+    named = {part: b"" if part.name.startswith("segment/ids/") else disk.parts[part] for part in state.parts}
+    entries = solo.entries[state.floor :]
+    return OpenedParent(Parent(PARENT, ALL_KEYS), head, named, entries), disk
+
+
+def child(parent: OpenedParent, **options: Any) -> Solo:
+    return Solo(Echo(), parents=[parent], **options)
+
+
+def independent(solo: Solo) -> bool:
+    """What the worker tells with its load."""
+    return solo.core.independent
+
+
+def ack_all(solo: Solo) -> set[str]:
+    """The consumer ACKs everything that was sent; the sequences that it was sent under."""
+    sequences = set()
+    for send in solo.take(Send):
+        sequences.add(send.delivery.ids.sequence)  # type: ignore[union-attr]
+        solo.handle(Acknowledged(send.delivery.token))
+    return sequences
+
+
+def test_g11_a_child_without_any_work_lets_go_7_1() -> None:
+    parent, disk = sealed()
+    solo = child(parent)
+    assert not independent(solo)
+    assert ack_all(solo) == {PARENT}
+    disk.serve(solo)
+    assert independent(solo)
+    assert solo.state.floor >= parent.head.commit
+    assert {part.name for part in solo.state.parts} == {"meta", "dedup/0"}
+    assert {part.sequencer for part in solo.state.parts} == {7}
+
+
+def test_g9_a_child_that_sends_for_its_parent_needs_its_sequence_until_a_base_says_otherwise_5_1() -> None:
+    parent, disk = sealed()
+    solo = child(parent)
+    disk.serve(solo)
+    assert any(part.name.startswith("inherited/") for part in solo.state.parts)
+    assert not independent(solo), "a successor would send on under the parent's sequence"
+    assert ack_all(solo) == {PARENT}
+    assert not independent(solo), "the committed head does not know of the ACKs"
+    disk.serve(solo)
+    assert independent(solo)
+
+
+def test_g1_id_segments_are_read_at_the_parents_until_they_are_copied_6_1_1() -> None:
+    parent, disk = sealed(segments=True)
+    solo = child(parent)
+    (copies,) = solo.take(CopyParts)
+    ack_all(solo)
+    disk.serve(solo)
+    assert not solo.state.parts, "no base relies on parts of another journal"
+    assert {journal for journal, _, _ in copies.copies} == {PARENT}
+    again = opaque(solo, range(3))
+    (read,) = solo.take(ReadSegments)
+    assert set(read.elsewhere.values()) == {PARENT}
+    assert read.elsewhere.keys() == set(read.parts)
+    for _, part, copy in copies.copies:
+        disk.parts[copy] = disk.parts[part]
+    solo.handle(PartsWritten(copies.number))
+    disk.serve(solo)
+    assert solo.state.parts
+    assert not independent(solo), "the parent's segment is being read"
+    solo.handle(PartsRead({part: disk.parts[part] for part in read.parts}))
+    assert independent(solo)
+    answers = {id(one.delivery): one for one in solo.take(Acknowledge)}
+    assert (answers[id(again)].outcome, list(answers[id(again)].remaining)) == (
+        DeliveryOutcome.DELIVERY_OUTCOME_ACKED,
+        [],
+    )
+    copied = {copy for _, _, copy in copies.copies}
+    assert {part for part in solo.state.parts if part.name.startswith("segment/")} == copied
+    assert not solo.state.foreign
+    taken = {part: disk.parts[part] for part in solo.state.parts}
+    assert len(Solo(Echo(), parts=taken).state.segments) == len(solo.state.segments)
+
+
+def test_letting_go_comes_before_new_work_when_somebody_waits_for_it_7_1() -> None:
+    parent, disk = sealed()
+    solo = child(parent)
+    solo.handle(PrepareRelease("who asks"))
+    ahead = opaque(solo, range(RECORDS, RECORDS + 4))
+    assert solo.state.intake.records == 4
+    assert not solo.take(AppendEntry), "what is ahead of the watermark waits for the base"
+    assert not solo.take(ReleasePrepared)
+    disk.serve(solo)
+    (told,) = solo.take(ReleasePrepared)
+    assert told.request == "who asks"
+    assert solo.state.counts.records == RECORDS + 4
+    assert [one.delivery for one in solo.take(Acknowledge)] == [ahead]
+
+
+def test_a_journal_is_made_short_while_work_goes_on_7_1() -> None:
+    solo, disk = Solo(Echo()), Disk()
+    for number in range(300):
+        solo.deliver((f"k{number}", "v", 5))
+        solo.commit_all()
+        ack_all(solo)
+    assert solo.state.floor == 0
+    solo.handle(PrepareRelease("who asks"))
+    solo.deliver(("k", "v", 5))
+    disk.serve(solo)
+    (told,) = solo.take(ReleasePrepared)
+    assert told.entries < 10
+    assert told.commit == solo.state.committed
+    entries = solo.entries[solo.state.floor :]
+    assert len(entries) == solo.state.committed - solo.state.floor
+    solo.handle(PrepareRelease("again"))
+    assert [one.request for one in solo.take(ReleasePrepared)] == ["again"], "it is short already"
+
+
+def test_g11_a_child_is_never_opened_empty_7_1() -> None:
+    head = JournalHead(7, 5, 5, ())
+    with pytest.raises(CorruptValueError, match="stems from other journals"):
+        recover(Solo(Echo()).state, Opened(head, {}, []))
+
+
+def test_children_share_what_the_parent_sent_by_producing_key_5_1() -> None:
+    parent, _ = sealed()
+    low, high = KeyInterval(b"", b"k4"), KeyInterval(b"k4", None)
+    sent = []
+    for keys in (low, high):
+        solo = child(parent, keys=keys)
+        sent.append({value for send in solo.take(Send) for value in send.delivery.values})
+        assert {key for key, _ in solo.state.cells.items()} <= {
+            b"k%d" % n for n in range(RECORDS) if b"k%d" % n in keys
+        }
+    assert sent[0] | sent[1] == {msgspec.msgpack.encode(f"v{number}") for number in range(RECORDS)}
+    assert not sent[0] & sent[1]
