@@ -281,7 +281,7 @@ async def test_g7_what_an_earlier_connection_brings_late_counts_for_nothing_5_2(
         await reaches(served.shell.watch([INJECTOR]), 20, INJECTOR)
         late = report_to_wire(WatermarkReport(INJECTOR, "a", 1, 15, idle=True, connection=1))
         async with grpc.aio.insecure_channel(served.address) as channel:
-            call = WatermarkServiceStub(channel).Report()
+            call = WatermarkServiceStub(channel).Report()  # type: ignore[call-arg]
             before = served.registry.get_sample_value("millwheel_authority_reports_total") or 0
             await call.write(pb.ReportRequest(intervals=[late]))
             await until(lambda: (served.registry.get_sample_value("millwheel_authority_reports_total") or 0) > before)
