@@ -8,16 +8,20 @@ from typing import Final
 from millwheel.core.catalog import ACTIVE_STATES, Catalog
 from millwheel.core.catalog_keys import worker_key
 from millwheel.core.interval_chunks import Chunk
+from millwheel.core.interval_table import NOBODY
 from millwheel.master.draft import Draft
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-__all__ = ["Assigner", "code_of", "draft_assignments", "may_run", "unassigned"]
+__all__ = ["Assigner", "code_of", "draft_assignments", "draft_releases", "may_run", "release"]
 
 _IDLE: Final = 0.01
 """What an interval weighs beside its load: so that idle ones are spread, too."""
 
 _STEP: Final = 0.05
 """Workers whose loads differ by less are taken for equal; then the less loaded machine goes first."""
+
+_MOST_WORKERS: Final = 48
+"""The most workers that one transaction gives intervals to: it rests on the registration of each of them."""
 
 _NO_LOADS: Final[Mapping[str, float]] = {}
 
@@ -42,6 +46,7 @@ class Assigner:
         self._loads = loads
         self._load = dict.fromkeys(sorted(known.workers), 0.0)
         self._machines = dict.fromkeys(map(self._machine, self._load), 0.0)
+        self._given: set[str] = set()
         for table in known.tables.values():
             for (worker, registration), owned in table.owned.items():
                 if self.lives(worker, registration):
@@ -66,6 +71,9 @@ class Assigner:
     def choose(self, code: str | None, but: str = "") -> str | None:
         """The candidate to own one more interval; None if there is none but ``but``."""
         fit = [name for name in self.candidates(code) if name != but]
+        if len(self._given) >= _MOST_WORKERS:
+            # Those left out have their turn in the next transaction, which sees them as the least loaded.
+            fit = [name for name in fit if name in self._given] or fit
         return min(fit, key=self._rank) if fit else None
 
     def assign(self, interval: catalog.IntervalRecord, code: str | None, draft: Draft) -> None:
@@ -79,6 +87,7 @@ class Assigner:
 
     def give(self, interval: catalog.IntervalRecord, worker: str, draft: Draft) -> None:
         """Make ``worker`` the owner under a fresh sequencer, for as long as its present registration lasts."""
+        self._given.add(worker)
         draft.rest_on(worker_key(worker))
         interval.sequencer = draft.draw()
         interval.owner.CopyFrom(self._known.workers[worker].endpoint)
@@ -108,15 +117,19 @@ def draft_assignments(known: Catalog, draft: Draft, most: int, loads: Mapping[st
         table = known.tables.get(incarnation)
         if most == 0 or draft.is_full:
             return
-        if table is None or all(assigner.lives(*owner) for owner in table.owned):
+        if table is None:
             continue
         code = code_of(known, incarnation)
-        changed = [_assign_chunk(draft, assigner, incarnation, chunk, code) for chunk in table.chunks]
+        lost = [owner for owner in table.owned if not assigner.lives(*owner)]
+        if assigner.choose(code) is None:
+            # Those that have no owner are left as they are, without looking at each of them again.
+            lost = [owner for owner in lost if owner != NOBODY]
+        changed = [_assign_chunk(draft, assigner, incarnation, chunk, code) for chunk in table.chunks_of(lost)]
         most -= any(changed)
 
 
 def _assign_chunk(draft: Draft, assigner: Assigner, incarnation: str, chunk: Chunk, code: str | None) -> bool:
-    if draft.is_full or all(assigner.is_owned(interval) for interval in chunk.intervals):
+    if draft.is_full:
         return False
     intervals = []
     for old in chunk.intervals:
@@ -128,14 +141,36 @@ def _assign_chunk(draft: Draft, assigner: Assigner, incarnation: str, chunk: Chu
     return draft.put_intervals(incarnation, intervals)
 
 
-def unassigned(record: catalog.IntervalMapRecord) -> catalog.IntervalMapRecord:
-    """The same intervals without owners."""
-    new = catalog.IntervalMapRecord()
-    new.CopyFrom(record)
-    for interval in new.intervals:
-        interval.ClearField("owner")
-        interval.owner_revision = 0
-    return new
+def draft_releases(known: Catalog, draft: Draft, most: int) -> None:
+    """Take the owners from the intervals of up to ``most`` incarnations that should have none."""
+    active = set(_active(known))
+    for incarnation, table in sorted(known.tables.items()):
+        if most == 0 or draft.is_full:
+            return
+        if incarnation not in active and any(owner != NOBODY for owner in table.owned):
+            release(known, incarnation, draft)
+            most -= 1
+
+
+def release(known: Catalog, incarnation: str, draft: Draft) -> None:
+    """Take the owners from the intervals of an incarnation: of as many as the transaction takes.
+
+    What is left over goes by :func:`draft_releases`, once the incarnation is not one that should have owners.
+    """
+    table = known.tables.get(incarnation)
+    if table is None:
+        return
+    for chunk in table.chunks_of(owner for owner in table.owned if owner != NOBODY):
+        if draft.is_full:
+            return
+        intervals = []
+        for old in chunk.intervals:
+            new = catalog.IntervalRecord()
+            new.CopyFrom(old)
+            new.ClearField("owner")
+            new.owner_revision = 0
+            intervals.append(new)
+        draft.put_intervals(incarnation, intervals)
 
 
 def _active(known: Catalog) -> list[str]:

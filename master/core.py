@@ -22,7 +22,7 @@ from millwheel.coordination.contract import Change, Compare, Outcome, Snapshot
 from millwheel.core.catalog import Catalog
 from millwheel.core.time import Timestamp, seconds
 from millwheel.master import injecting, litter, reshaping
-from millwheel.master.assignment import draft_assignments
+from millwheel.master.assignment import draft_assignments, draft_releases
 from millwheel.master.draft import Draft, Plan
 from millwheel.master.draining import DrainWatch
 from millwheel.master.messages import (
@@ -359,6 +359,7 @@ class MasterCore:
             return None
         for make in (
             self._assignments,
+            self._releases,
             self._missing_logs,
             self._retirements,
             self._litter,
@@ -374,6 +375,11 @@ class MasterCore:
     def _assignments(self) -> Plan:
         draft = Draft(self.catalog, self._burned)
         draft_assignments(self.catalog, draft, self._settings.maps_per_transaction, self.loads)
+        return draft.plan()
+
+    def _releases(self) -> Plan:
+        draft = Draft(self.catalog, self._burned)
+        draft_releases(self.catalog, draft, self._settings.maps_per_transaction)
         return draft.plan()
 
     def _ended_drains(self) -> Plan:

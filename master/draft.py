@@ -13,6 +13,7 @@ from millwheel.core import catalog_keys as keys
 from millwheel.core.catalog import Catalog
 from millwheel.core.interval_chunks import MOST_BYTES, Chunk, MapEdit
 from millwheel.master.messages import Answer
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = ["MOST_OPERATIONS", "MOST_TRANSACTION_BYTES", "Draft", "Plan"]
@@ -165,11 +166,12 @@ class Draft:
         drop_computations: tuple[str, ...] = (),
         silence: tuple[tuple[str, int], ...] = (),
     ) -> Plan:
-        """The transaction as it now stands."""
+        """The transaction as it now stands. RequestError if it is more than a coordinator takes at a time."""
         puts = list(self._puts.values())
         if self._drawn > self._first:
             self.rest_on(keys.SEQUENCER)
             puts.append(Put(keys.SEQUENCER, str(self._drawn).encode()))
+        self._check_size(puts)
         return Plan(
             tuple(self._compares.values()),
             tuple(puts),
@@ -181,6 +183,20 @@ class Draft:
             self._drawn,
             answer,
         )
+
+    def _check_size(self, puts: Sequence[Put]) -> None:
+        # One compare is added: that of the leadership.
+        operations = max(len(self._compares) + 1, len(puts) + len(self._deletes))
+        size = sum(len(put.key) + len(put.value) for put in puts)
+        if operations > MOST_OPERATIONS or size > MOST_TRANSACTION_BYTES:
+            raise RequestError(
+                FailureCode.RESOURCE_EXHAUSTED,
+                f"this takes {operations} changes and {size} bytes in one transaction, and a coordinator takes "
+                f"{MOST_OPERATIONS} and {MOST_TRANSACTION_BYTES}",
+                "begin with fewer intervals for each computation (master.intervals_per_computation), as load splits them; "
+                "or cut the topology in several",
+                reason="TRANSACTION_TOO_LARGE",
+            )
 
 
 def _may_follow(was: catalog.IntervalRecord, now: catalog.IntervalRecord) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from millwheel.core import catalog_keys as keys
 from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.core.time import Timestamp
-from millwheel.master.assignment import unassigned
+from millwheel.master.assignment import release
 from millwheel.master.draft import Draft, Plan
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -31,9 +31,7 @@ def retire_streams(known: Catalog, most: int) -> Plan:
         if stream not in streams and most > 0:
             most -= 1
             draft.delete(keys.log_key(stream))
-            intervals = known.interval_map(log.incarnation)
-            if intervals is not None:
-                draft.put_map(log.incarnation, unassigned(intervals))
+            release(known, log.incarnation, draft)
     for stream, process in sorted(known.injectors):
         if stream not in streams and most > 0:
             most -= 1
@@ -47,7 +45,8 @@ def forget_cancelled(known: Catalog, before: Timestamp) -> Plan:
     """Forget the topologies that were cancelled before ``before``: they were kept only to be listed."""
     draft = Draft(known)
     for name, record in known.topologies.items():
-        if record.state == catalog.TOPOLOGY_STATE_CANCELLED and record.state_changed_at_us < before:
+        overdue = record.state == catalog.TOPOLOGY_STATE_CANCELLED and record.state_changed_at_us < before
+        if overdue and not draft.is_full:
             draft.delete(keys.topology_key(name))
     return draft.plan()
 

@@ -16,7 +16,7 @@ from millwheel.core.catalog import (
 from millwheel.core.interval_table import initial_intervals, interval_to_proto
 from millwheel.core.keys import ALL_KEYS, KeyInterval
 from millwheel.core.time import Timestamp
-from millwheel.master.assignment import Assigner, unassigned
+from millwheel.master.assignment import Assigner, release
 from millwheel.master.draft import Draft, Plan
 from millwheel.master.messages import CancelTopology, DrainTopology, EnsureLog, SubmitTopology
 from millwheel.master.settings import MasterSettings
@@ -145,7 +145,8 @@ class Planner:
             self._new_log(dead_letter_stream(spec.name), declared.get(dead_letter_stream(spec.name)))
 
     def _new_log(self, stream: str, declared: specs.StreamSpec | None) -> None:
-        if stream in self._new_logs:
+        # What does not fit into this transaction follows at once, as a log that is missing.
+        if stream in self._new_logs or self._draft.is_full:
             return
         self._new_logs.add(stream)
         incarnation = self._new_map(f"{stream}.log", "", [ALL_KEYS], None)
@@ -165,7 +166,7 @@ class Planner:
 
     def _where_is(self, stream: str) -> control.EnsureStreamLogResponse:
         incarnation = self._known.logs[stream].incarnation
-        interval = self._known.tables[incarnation].record.intervals[0]
+        interval = next(iter(self._known.tables[incarnation]))
         owner = interval.owner if interval.HasField("owner") else None
         return control.EnsureStreamLogResponse(
             incarnation=incarnation, journal=interval.journal, owner=owner, stream=self._known.stream(stream)
@@ -219,7 +220,5 @@ class Planner:
         self._draft.put(keys.topology_key(name), record)
         if state not in ACTIVE_STATES:
             for incarnation in record.incarnations.values():
-                intervals = self._known.interval_map(incarnation)
-                if intervals is not None:
-                    self._draft.put_map(incarnation, unassigned(intervals))
+                release(self._known, incarnation, self._draft)
         return self._draft.plan(lambda: self._known.topologies[name])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from operator import lt
 from typing import Final
 
 from millwheel.core.keys import KeyInterval
@@ -71,17 +72,22 @@ class Chunk:
     __slots__ = ("end", "intervals", "number", "start", "starts")
 
     def __init__(self, name: str, number: int, intervals: Iterable[catalog.IntervalRecord]) -> None:
-        """CoverageError unless each interval begins where the one before ends. ``name`` is the map's."""
+        """CoverageError unless each interval begins where the one before ends; ValueError if one is empty.
+        ``name`` is the map's."""
         self.number = number
         self.intervals = tuple(intervals)
         if not self.intervals:
             raise CoverageError(f"interval map {name}: chunk {number} has no intervals at all")
-        bounds = [interval_from_proto(interval.keys) for interval in self.intervals]
-        for left, right in pairwise(bounds):
-            if left.end != right.start:
-                raise CoverageError(f"interval map {name}: {left} and {right} overlap or leave a gap")
-        self.starts = [one.start for one in bounds]
-        self.start, self.end = bounds[0].start, bounds[-1].end
+        self.starts = [interval.keys.start for interval in self.intervals]
+        self.start, self.end = self.starts[0], _end_of(self.intervals[-1])
+        # Whole lists are compared, for maps are large; what is wrong is looked for only when something is.
+        ends = [interval.keys.end for interval in self.intervals]
+        last = self.end is None or self.starts[-1] < self.end
+        if ends[:-1] != self.starts[1:] or not all(map(lt, self.starts, self.starts[1:])) or not last:
+            for left, right in pairwise(interval_from_proto(interval.keys) for interval in self.intervals):
+                if left.end != right.start:
+                    raise CoverageError(f"interval map {name}: {left} and {right} overlap or leave a gap")
+            interval_from_proto(self.intervals[-1].keys)
 
     def locate(self, key: bytes) -> catalog.IntervalRecord:
         """The interval that holds ``key``, which is one of the chunk's."""

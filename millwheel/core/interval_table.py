@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from millwheel.core.interval_chunks import (
     Chunk,
@@ -18,6 +18,7 @@ from millwheel.core.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = [
+    "NOBODY",
     "CoverageError",
     "IntervalTable",
     "Owner",
@@ -29,6 +30,8 @@ __all__ = [
 
 Owner: TypeAlias = tuple[str, int]
 """A worker's id, and the revision that created the registration under which it was given an interval. ("", 0): none."""
+
+NOBODY: Final[Owner] = ("", 0)
 
 _FIRST_PRINTABLE, _LAST_PRINTABLE = 0x20, 0x7E
 
@@ -190,6 +193,11 @@ class IntervalTable:
     def owned(self) -> Mapping[Owner, Mapping[str, catalog.IntervalRecord]]:
         """By owner, intervals by journal."""
         return self._owned
+
+    def chunks_of(self, owners: Iterable[Owner]) -> list[Chunk]:
+        """The chunks with intervals of these owners, in the order of their keys; what it costs grows with theirs."""
+        numbers = {self.home(journal) for owner in owners for journal in self._owned.get(owner, ())}
+        return [chunk for chunk in self.chunks if chunk.number in numbers] if numbers else []
 
     def addresses(self) -> set[str]:
         """Where owners are reached; an interval without one contributes the empty address."""

@@ -1,0 +1,149 @@
+"""Half a million intervals in etcd with its default limits; what is written is what has changed (section 7.1; G11)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millwheel.coordination.contract import Compare, Outcome, Put
+from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from millwheel.core.catalog import Catalog
+from millwheel.core.catalog_keys import chunks_prefix
+from millwheel.core.interval_table import check_coverage, interval_to_proto
+from millwheel.core.keys import KeyInterval
+from millwheel.master.draft import Draft
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from tests.components import etcd
+
+COUNT = 500_000
+PER_TRANSACTION = 6_000
+NAME = "window-counter.17"
+
+
+def interval(at: int, start: bytes, end: bytes | None) -> catalog.IntervalRecord:
+    """As a cluster of 200 workers would have it."""
+    made = catalog.IntervalRecord(journal=f"{NAME}.j{at + 20}", sequencer=at + 1_000_021, owner_revision=1_000 + at % 200)
+    made.keys.CopyFrom(interval_to_proto(KeyInterval(start, end)))
+    made.owner.worker_id = f"worker-{at % 200}.example.org"
+    made.owner.address = f"10.20.30.{at % 200}:7461"
+    return made
+
+
+def key(at: int) -> bytes:
+    return b"user-%09d" % (at * 1_000) if at else b""
+
+
+@pytest.fixture
+async def coordinator(tmp_path: Path) -> AsyncIterator[EtcdCoordinator]:
+    made = EtcdCoordinator(EtcdSettings(etcd().endpoints, prefix=f"many{tmp_path}/"))
+    yield made
+    snapshot = await made.list("")
+    for at in range(0, len(snapshot.entries), 100):
+        await made.transact([], deletes=[entry.key for entry in snapshot.entries[at : at + 100]])
+    await made.close()
+
+
+class Follower:
+    """A catalog that follows, and a draft's way into the coordinator."""
+
+    def __init__(self, coordinator: EtcdCoordinator) -> None:
+        self.coordinator = coordinator
+        self.catalog = Catalog()
+        self.watch: Any = None
+        self.written = 0
+
+    async def load(self) -> None:
+        snapshot = await self.coordinator.list("")
+        self.catalog.load(snapshot)
+        self.watch = self.coordinator.watch("", snapshot.revision)
+
+    async def commit(self, draft: Draft) -> None:
+        plan = draft.plan()
+        self.written = sum(len(put.key) + len(put.value) for put in plan.puts) + sum(map(len, plan.deletes))
+        outcome: Outcome = await self.coordinator.transact(plan.compares, plan.puts, plan.deletes)
+        assert outcome.committed
+        while self.catalog.revision < outcome.revision:
+            self.catalog.apply(await asyncio.wait_for(anext(self.watch), 10))
+
+    async def grow(self, begin: int, count: int) -> None:
+        """Make of the last interval, which has all keys from ``begin`` on, as many as there are to be."""
+        draft = Draft(self.catalog)
+        last = min(begin + PER_TRANSACTION, count)
+        # What is left over stays one interval, and is cut by the next transaction.
+        ends = [key(at + 1) for at in range(begin, last)]
+        new = [interval(at, key(at), end) for at, end in zip(range(begin, last), ends, strict=True)]
+        if last < count:
+            new.append(interval(last + COUNT, key(last), None))
+        else:
+            new[-1].keys.ClearField("end")
+        if begin:
+            draft.put_intervals(NAME, new)
+        else:
+            record = catalog.IntervalMapRecord(computation="window-counter", topology="zeitgeist")
+            record.intervals.extend(new)
+            draft.put_map(NAME, record)
+        await self.commit(draft)
+
+
+async def test_g11_half_a_million_intervals_and_what_one_move_writes_7_1(
+    coordinator: EtcdCoordinator, record_property: Any
+) -> None:
+    follower = Follower(coordinator)
+    await follower.load()
+    began = time.monotonic()
+    for begin in range(0, COUNT, PER_TRANSACTION):
+        await follower.grow(begin, COUNT)
+    print(f"built in {time.monotonic() - began:.1f} s")
+    table = follower.catalog.tables[NAME]
+    assert len(table) == COUNT
+
+    # One move.
+    began = time.monotonic()
+    at = 271_828
+    moved = catalog.IntervalRecord()
+    found = follower.catalog.locate(NAME, key(at) + b"x")
+    assert found is not None
+    moved.CopyFrom(found)
+    moved.sequencer += 10_000_000
+    moved.owner.worker_id = "worker-7.example.org"
+    draft = Draft(follower.catalog)
+    assert draft.put_intervals(NAME, [moved])
+    await follower.commit(draft)
+    print(f"one move: {follower.written} bytes, {(time.monotonic() - began) * 1_000:.1f} ms until the catalog shows it")
+    assert follower.written < 40_000
+    assert follower.catalog.locate(NAME, key(at)) == moved
+
+    # One split.
+    keys = moved.keys
+    halves = [
+        interval(COUNT * 2 + index, *bounds)
+        for index, bounds in enumerate([(keys.start, keys.start + b"m"), (keys.start + b"m", keys.end)])
+    ]
+    draft = Draft(follower.catalog)
+    draft.put_intervals(NAME, halves)
+    began = time.monotonic()
+    await follower.commit(draft)
+    print(f"one split: {follower.written} bytes, {(time.monotonic() - began) * 1_000:.1f} ms")
+    assert follower.written < 40_000
+
+    # A newcomer reads it all, and finds every key covered once.
+    began = time.monotonic()
+    snapshot = await coordinator.list(chunks_prefix(NAME))
+    listed = time.monotonic()
+    size = sum(len(entry.value) for entry in snapshot.entries)
+    newcomer = Catalog()
+    newcomer.load(snapshot)
+    print(
+        f"{len(snapshot.entries)} chunks, {size / 1e6:.1f} MB, largest {max(len(e.value) for e in snapshot.entries)} "
+        f"bytes; listed in {listed - began:.1f} s, taken in in {time.monotonic() - listed:.1f} s"
+    )
+    assert len(newcomer.tables[NAME]) == COUNT + 1
+    check_coverage(NAME, newcomer.tables[NAME].intervals)
+    assert len(newcomer.owned_by("worker-7.example.org")) == COUNT / 200
+    await follower.watch.aclose()

@@ -1,0 +1,115 @@
+"""Interval maps that no single transaction can write are assigned, given up and cleared away in several (7.1, G11)."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.core.interval_table import NOBODY, check_coverage
+from millwheel.master.draft import MOST_OPERATIONS, MOST_TRANSACTION_BYTES
+from millwheel.master.messages import CancelTopology, Drop, SubmitTopology, Transact
+from millwheel.master.settings import MasterSettings
+from millwheel.rpc.failures import FailureCode, RequestError
+
+from .harness import Master, World, computation, source, topology
+
+SETTINGS = MasterSettings(intervals_per_computation=9_000, maps_per_transaction=2)
+
+
+class Watched(Master):
+    """Notes how large transactions are."""
+
+    largest = (0, 0)
+
+    def step(self) -> None:
+        if isinstance(self.waiting[0], Transact):
+            wanted = self.waiting[0]
+            operations = max(len(wanted.compares), len(wanted.puts) + len(wanted.deletes))
+            size = sum(len(put.key) + len(put.value) for put in wanted.puts)
+            self.largest = (max(self.largest[0], operations), max(self.largest[1], size))
+        super().step()
+
+
+def three_times_nine_thousand(world: World) -> tuple[Watched, list[str]]:
+    """Three topologies with 9,000 intervals each, and 60 workers."""
+    for number in range(60):
+        world.join(f"w{number:02}")
+    master = Watched(world, settings=SETTINGS)
+    incarnations = []
+    for name in ("one", "two", "three"):
+        spec = topology(name, [source(f"{name}-in")], [computation(f"{name}-c", {f"{name}-in": "k"}, [])])
+        record = master.call(SubmitTopology(spec, "r"))
+        incarnations.append(record.incarnations[f"{name}-c"])
+    return master, incarnations
+
+
+def check(world: World, incarnations: list[str]) -> None:
+    known = world.catalog()
+    for incarnation in incarnations:
+        check_coverage(incarnation, known.tables[incarnation].intervals)
+        for owner in known.tables[incarnation].owned:
+            assert owner[1] == known.registration(owner[0]) > 0
+
+
+def test_7_1_owners_that_are_gone_are_replaced_in_as_many_transactions_as_it_takes() -> None:
+    world = World()
+    master, incarnations = three_times_nine_thousand(world)
+    check(world, incarnations)
+    for number in range(0, 60, 2):
+        world.leave(f"w{number:02}")
+    before = world.state.revision
+    master.run()
+    check(world, incarnations)
+    assert world.state.revision > before + 1
+    assert master.largest[0] <= MOST_OPERATIONS
+    assert master.largest[1] <= MOST_TRANSACTION_BYTES
+    loads = [len(world.catalog().owned_by(f"w{number:02}")) for number in range(1, 60, 2)]
+    assert max(loads) - min(loads) <= 64
+
+
+def test_a_cancelled_topology_with_a_large_map_goes_bit_by_bit() -> None:
+    world = World()
+    master, incarnations = three_times_nine_thousand(world)
+    journals = [interval.journal for interval in world.catalog().tables[incarnations[0]]]
+    master.call(CancelTopology("one"))
+    known = world.catalog()
+    assert incarnations[0] not in known.tables
+    assert not any(world.has_journal(journal) for journal in journals)
+    check(world, incarnations[1:])
+    assert master.largest[0] <= MOST_OPERATIONS
+
+
+def test_no_interval_of_a_cancelled_topology_has_an_owner_when_its_journals_are_dropped() -> None:
+    world = World()
+    master, incarnations = three_times_nine_thousand(world)
+    master.ask(CancelTopology("two"))
+    dropped = False
+    while master.waiting or master.follow():
+        if master.waiting:
+            table = world.catalog().tables.get(incarnations[1])
+            if isinstance(master.waiting[0], Drop) and table is not None:
+                dropped = True
+                assert set(table.owned) == {NOBODY}
+            master.step()
+    assert dropped
+
+
+def test_a_submission_that_no_transaction_can_hold_is_refused_with_a_way_out() -> None:
+    world = World()
+    world.join("w1")
+    master = Master(world, settings=SETTINGS)
+    many = [computation(f"c{number}", {"in": "k"}, []) for number in range(4)]
+    with pytest.raises(RequestError, match=r"one transaction, and a coordinator takes") as caught:
+        master.call(SubmitTopology(topology("wide", [source("in")], many), "r"))
+    assert caught.value.code is FailureCode.RESOURCE_EXHAUSTED
+    assert "intervals_per_computation" in str(caught.value)
+    assert world.catalog().topologies == {}
+
+
+def test_logs_that_do_not_fit_into_the_submission_follow_it() -> None:
+    world = World()
+    world.join("w1")
+    master = Watched(world)
+    outputs = [f"out{number}" for number in range(150)]
+    master.call(SubmitTopology(topology("many", [source("in")], [computation("c", {"in": "k"}, outputs)]), "r"))
+    assert set(world.catalog().logs) == {*outputs, "many.dead-letters"}
+    assert master.largest[0] <= MOST_OPERATIONS
