@@ -152,6 +152,11 @@ class Judging(ABC):
             out.extend(self._judge(delivery))
         return out
 
+    def retire(self, sequences: Iterable[str]) -> None:
+        """Parents' journals under which no child sends any more: what is known of their positions may go (G13)."""
+        for sequence in sequences:
+            self._judged.dedup.retire(sequence)
+
     # Opaque ids: segments and their collection.
 
     def _read_segments(self, verdict: Verdict) -> list[Instruction]:

@@ -170,12 +170,13 @@ class SenderWatermarks:
 
 @dataclass(slots=True)
 class CatalogChanged:
-    """Who sends to this interval now, which consumers of its productions are no more, and, by sending injector, how
-    long the ids of late records are to be kept (None: as before)."""
+    """Who sends to this interval now, which consumers of its productions are no more, by sending injector, how
+    long the ids of late records are to be kept (None: as before), and which journals nobody sends under any more."""
 
     senders: frozenset[str]
     gone: frozenset[str] = frozenset()
     slack: Mapping[str, int] | None = None
+    retired: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.core.keys import KeyInterval
-from millwheel.worker.messages import Parent, PrepareRelease
+from millwheel.worker.messages import CatalogChanged, Parent, PrepareRelease
 from tests.interval.world import Owner, Task, World, now_of
 
 __all__ = ["Released", "ShiftingWorld"]
@@ -96,3 +96,10 @@ class ShiftingWorld(World):
         for parent in gone:
             if parent.journal not in named:
                 now_of(self.store.drop_journal(parent.journal))
+                self._retired(parent.journal)
+
+    def _retired(self, journal: str) -> None:
+        """Every worker hears of it, some time."""
+        for owner in self.current.values():
+            senders = owner.core.state.config.senders
+            self.tasks.append(Task(owner, CatalogChanged(senders, retired=frozenset({journal}))))

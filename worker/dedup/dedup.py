@@ -245,8 +245,13 @@ class Dedup:
         self._news.admitted.append((sequence, ""))
 
     def retire(self, sequence: str) -> None:
-        """The sequence is retired: all of it was ACKed. Deliveries of it are UNKNOWN_SEQUENCE from now on."""
-        if self._tables.positions.pop(sequence, None) is not None:
+        """The sequence is retired: all of it was ACKed. Deliveries of it are UNKNOWN_SEQUENCE from now on.
+
+        Nothing happens while records of it are pending.
+        """
+        source = self._tables.positions.get(sequence)
+        if source is not None and not source.pending.ids:
+            del self._tables.positions[sequence]
             self._marks.pop(sequence, None)
             self._news.retired.append(sequence)
 

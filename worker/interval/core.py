@@ -206,6 +206,7 @@ class IntervalCore:
     def _on_catalog_changed(self, event: CatalogChanged) -> list[Instruction]:
         if event.slack is not None:
             self.state.slack = event.slack
+        self._receiving.retire(event.retired)
         inputs = self.state.inputs
         known = inputs.senders.keys()
         for sender in event.senders - known:

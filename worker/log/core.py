@@ -193,6 +193,7 @@ class LogCore:
     def _on_catalog_changed(self, event: CatalogChanged) -> list[LogInstruction]:
         if event.slack is not None:
             self.state.slack = event.slack
+        self._receiving.retire(event.retired)
         inputs = self.state.inputs
         known = inputs.senders.keys()
         for sender in event.senders - known:

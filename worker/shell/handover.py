@@ -14,7 +14,8 @@ from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import handover_pb2 as wire
 from millwheel.rpc.v1.handover_pb2_grpc import HandoverServiceServicer
-from millwheel.store.contract import StateStore, StoreError
+from millwheel.sdk.errors import MillwheelError
+from millwheel.store.contract import JournalMissingError, StateStore, StoreError
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.opening import ReadAhead, needed_parts
 
@@ -68,10 +69,15 @@ class HandoverService(HandoverServiceServicer):
         return wire.PrepareReleaseResponse(entries=prepared.entries, commit=prepared.commit)
 
     async def _open(self, request: wire.PrepareOpenRequest) -> wire.PrepareOpenResponse:
-        await self._load_code(request.computation)
+        try:
+            await self._load_code(request.computation)
+        except (MillwheelError, RequestError, OSError) as error:
+            log.info("the code of %s is not loaded ahead: %s", request.computation, error)
         for journal in request.journals:
             try:
                 await self._read(journal)
+            except JournalMissingError:
+                continue  # a child's own, which its opening creates
             except StoreError as error:
                 log.info("journal %s is not read ahead: %s", journal, error)
         return wire.PrepareOpenResponse()

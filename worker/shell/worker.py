@@ -133,6 +133,7 @@ class Worker:
         """Why an interval cannot be run, by journal."""
         self._mending = Mending()
         self._ahead: ReadAhead = {}
+        self._told_retired: frozenset[str] = frozenset()
         self._known_consumers: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
         self._registration = Registration(
@@ -352,9 +353,12 @@ class Worker:
             hosted.host.post(watermarks)
 
     def _tell_hosts(self) -> None:
+        retired = frozenset(self.catalog.retired) - self._told_retired
+        self._told_retired = frozenset(self.catalog.retired)
         for hosted in self.hosted.values():
             inputs = hosted.built.inputs
-            hosted.host.post(CatalogChanged(self._builder.senders(inputs), slack=self._builder.slack(inputs)))
+            senders, slack = self._builder.senders(inputs), self._builder.slack(inputs)
+            hosted.host.post(CatalogChanged(senders, slack=slack, retired=retired))
 
     # What hosts need (Peers).
 

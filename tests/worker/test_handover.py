@@ -1,0 +1,145 @@
+"""HandoverService over loopback gRPC: journals made short, parts read ahead, and what is not to be had (7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from millwheel.core.keys import ALL_KEYS
+from millwheel.rpc.channel import open_channel
+from millwheel.rpc.server import bind, create_server
+from millwheel.rpc.v1 import handover_pb2 as wire
+from millwheel.rpc.v1 import handover_pb2_grpc
+from millwheel.sdk.errors import PackageError
+from millwheel.store.contract import Append, PartId
+from millwheel.store.memory import MemoryStore
+from millwheel.worker.messages import Deposed, FenceJournal, Opened, Parent, PrepareRelease, ReleasePrepared
+from millwheel.worker.shell.handover import HandoverService
+from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.opening import Opener, ReadAhead
+from millwheel.worker.shell.runloop import RunQueue
+from tests.interval.stepping import certain
+from tests.worker.doubles import ScriptedCore, World
+
+JOURNAL = "c.1.j1"
+
+
+async def no_code(computation: str) -> None:
+    raise PackageError(f"there is no code of {computation}")
+
+
+@asynccontextmanager
+async def serving(
+    store: MemoryStore,
+    ahead: ReadAhead,
+    host: CoreHost | None = None,
+    load: Callable[[str], Awaitable[None]] = no_code,
+) -> AsyncIterator[Any]:
+    def find(journal: str, sequencer: int) -> CoreHost | None:
+        return host if (journal, sequencer) == (JOURNAL, 5) else None
+
+    server = create_server()
+    service = HandoverService(find, store, ahead, load)
+    handover_pb2_grpc.add_HandoverServiceServicer_to_server(service, server)
+    address = bind(server, 0)
+    await server.start()
+    try:
+        async with open_channel(address) as channel:
+            yield handover_pb2_grpc.HandoverServiceStub(channel)
+    finally:
+        await server.stop(0)
+
+
+def hosting(core: ScriptedCore) -> CoreHost:
+    return CoreHost(JOURNAL, core, MemoryStore(), World(), RunQueue(asyncio.get_running_loop()))
+
+
+class Counting(MemoryStore):
+    """Counts the parts that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[PartId] = []
+
+    async def read_parts(self, journal: str, parts: Any) -> list[bytes]:
+        self.read += parts
+        return await super().read_parts(journal, parts)
+
+
+async def with_base() -> tuple[Counting, tuple[PartId, ...]]:
+    """A store with a journal that is based on three parts, one of them an id segment, and has one entry above."""
+    store = Counting()
+    await store.create_journal(JOURNAL)
+    await store.fence(JOURNAL, 5)
+    names = ("meta", "segment/filter/x/1", "segment/ids/x/1")
+    parts = tuple(PartId(name, 5, 0) for name in names)
+    for part in parts:
+        await store.write_part(JOURNAL, part, part.name.encode())
+    await store.append(JOURNAL, Append(5, 1, 0, parts, b"entry"))
+    return store, parts
+
+
+async def test_the_owner_answers_when_its_journal_is_short_7_1() -> None:
+    def react(event: Any) -> list[Any]:
+        return [ReleasePrepared(event.request, 3, 90)] if type(event) is PrepareRelease else []
+
+    async with serving(MemoryStore(), {}, hosting(ScriptedCore(react))) as stub:
+        answer = await stub.PrepareRelease(wire.PrepareReleaseRequest(journal=JOURNAL, sequencer=5), timeout=5)
+        assert (answer.entries, answer.commit) == (3, 90)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.PrepareRelease(wire.PrepareReleaseRequest(journal=JOURNAL, sequencer=4), timeout=5)
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+async def test_an_interval_that_is_lost_meanwhile_does_not_keep_the_master_waiting() -> None:
+    host = hosting(ScriptedCore())
+    async with serving(MemoryStore(), {}, host) as stub:
+        call = asyncio.ensure_future(
+            stub.PrepareRelease(wire.PrepareReleaseRequest(journal=JOURNAL, sequencer=5), timeout=20)
+        )
+        await asyncio.sleep(0.05)
+        host.post(Deposed("a successor holds it"))
+        with pytest.raises(grpc.aio.AioRpcError) as lost:
+            await asyncio.wait_for(call, 5)
+        assert lost.value.code() is grpc.StatusCode.ABORTED
+        assert await host.prepare_release() is None
+
+
+async def test_what_is_read_ahead_is_not_read_again_6_2() -> None:
+    store, parts = await with_base()
+    ahead: ReadAhead = {}
+    async with serving(store, ahead) as stub:
+        request = wire.PrepareOpenRequest(computation="c.1", journals=[JOURNAL, "c.1.gone"])
+        await stub.PrepareOpen(request, timeout=5)
+    assert store.read == list(parts[:2]), "an id segment is read when its filter hits"
+    opened = await Opener(store, FenceJournal(JOURNAL, 6), certain, ahead).open()
+    assert store.read == list(parts[:2])
+    assert opened.parts == {parts[0]: b"meta", parts[1]: b"segment/filter/x/1", parts[2]: b""}
+    assert opened.entries == [b"entry"]
+
+
+async def test_g11_openers_of_children_in_any_order_seal_and_create_once_7_1() -> None:
+    store, parts = await with_base()
+    parent = Parent(JOURNAL, ALL_KEYS)
+
+    async def opened(journal: str, sequencer: int) -> Opened:
+        return await Opener(store, FenceJournal(journal, sequencer, (parent,)), certain, {}).open()
+
+    first, second, moved = await asyncio.gather(opened("c.1.j2", 7), opened("c.1.j3", 8), opened("c.1.j2", 9))
+    for child in (first, second, moved):
+        assert (child.head.commit, child.head.floor, child.head.parts) == (1, 1, ())
+        ((origin),) = child.parents
+        assert origin.head.parts == parts
+        assert origin.entries == [b"entry"]
+    part = PartId("meta", 9, 2)
+    await store.write_part("c.1.j2", part, b"own")
+    await store.append("c.1.j2", Append(9, 2, 1, (part,), b"own entry"))
+    await store.drop_journal(JOURNAL)
+    later = await opened("c.1.j2", 10)
+    assert not later.parents, "its own base is complete"
+    assert later.entries == [b"own entry"]
