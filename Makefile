@@ -24,9 +24,17 @@ install: ## Make .venv with everything, and a Java runtime for the Spark parts (
 demo: install ## Run the demonstration
 	@$(RUN) python -m examples.demo $(ARGS)
 
+.PHONY: components
+components: install ## Fetch Cassandra and etcd into build/components (fast the second time)
+	@$(RUN) python -m deploy.local.install
+
 .PHONY: test
-test: lint ## Lint, then run every test
+test: lint components ## Lint, then run every test
 	@$(RUN) pytest --durations=10 --durations-min=1 $(ARGS)
+
+.PHONY: test-cluster
+test-cluster: components ## The tests that need a cluster of several nodes (slow)
+	@$(RUN) pytest -m cluster --durations=10 --durations-min=1 $(ARGS)
 
 # How often the server is killed in all, and what decides when.
 RESTARTS ?= 120

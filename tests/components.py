@@ -11,9 +11,11 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from deploy.local.cassandra import CassandraCluster
 from deploy.local.etcd import EtcdCluster
+from millwheel.store.cassandra import CassandraSettings
 
-__all__ = ["etcd"]
+__all__ = ["cassandra", "cassandra_settings", "etcd", "three_cassandra_nodes"]
 
 
 @cache
@@ -27,6 +29,37 @@ def _folder() -> Path:
 def etcd() -> EtcdCluster:
     """One member of etcd with its default limits."""
     cluster = EtcdCluster(_folder() / "etcd")
+    atexit.register(cluster.stop)
+    cluster.start()
+    return cluster
+
+
+@cache
+def cassandra() -> CassandraCluster:
+    """One node that asks for passwords. It takes some ten seconds: give the first test that asks for it time."""
+    return _started(CassandraCluster(_folder() / "cassandra", authentication=True, quick_start=True))
+
+
+@cache
+def three_cassandra_nodes() -> CassandraCluster:
+    """Three nodes, for three replicas."""
+    return _started(CassandraCluster(_folder() / "cassandra3", 3, heap_mebibytes=512, quick_start=True))
+
+
+def cassandra_settings(cluster: CassandraCluster, keyspace: str) -> CassandraSettings:
+    """As many replicas as nodes; few buckets, so that a scan of few rows is a few requests."""
+    return CassandraSettings(
+        contact_points=cluster.contact_points,
+        keyspace=keyspace,
+        replication=str(len(cluster.nodes)),
+        username=cluster.username,
+        password=cluster.password,
+        state_buckets=4,
+        timeout_seconds=20.0,
+    )
+
+
+def _started(cluster: CassandraCluster) -> CassandraCluster:
     atexit.register(cluster.stop)
     cluster.start()
     return cluster

@@ -20,16 +20,17 @@ from tests.contracts.implementations import (
     STORES,
     OpenCoordinator,
     OpenStore,
+    params,
 )
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=params(STORES))
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StateStore]:
     async with STORES[request.param](tmp_path) as opened:
         yield opened
 
 
-@pytest.fixture(params=DURABLE_STORES)
+@pytest.fixture(params=params(DURABLE_STORES))
 def open_store(request: pytest.FixtureRequest) -> OpenStore:
     return DURABLE_STORES[request.param]
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
+
+import pytest
 
 from millwheel.coordination.contract import Coordinator
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.store.cassandra import CassandraStore
 from millwheel.store.contract import StateStore
 from millwheel.store.database import EmbeddedDatabase
 from millwheel.store.memory import MemoryStore
-from tests.components import etcd
+from tests.components import cassandra, cassandra_settings, etcd, three_cassandra_nodes
 
 OpenStore = Callable[[Path], AbstractAsyncContextManager[StateStore]]
 OpenCoordinator = Callable[[Path], AbstractAsyncContextManager[Coordinator]]
@@ -59,6 +63,31 @@ async def _reopened_store(path: Path) -> AsyncIterator[StateStore]:
 
 
 @asynccontextmanager
+async def _cassandra_store(_: Path) -> AsyncIterator[StateStore]:
+    """All tests share a keyspace: their journals and computations have names of their own."""
+    store = await CassandraStore.open(cassandra_settings(cassandra(), "contract"))
+    yield store
+    await store.close()
+
+
+_uses = count(1)
+
+
+@asynccontextmanager
+async def _three_nodes_store(_: Path) -> AsyncIterator[StateStore]:
+    """Three replicas. Midway a node is killed; later it comes back, and another is killed."""
+    cluster = three_cassandra_nodes()
+    use = next(_uses)
+    if use in (15, 30):
+        cluster.nodes[1 if use == 15 else 2].kill()
+    if use == 30:
+        await asyncio.to_thread(cluster.nodes[1].start)
+    store = await CassandraStore.open(cassandra_settings(cluster, "contract"))
+    yield store
+    await store.close()
+
+
+@asynccontextmanager
 async def _memory_coordinator(_: Path) -> AsyncIterator[Coordinator]:
     coordinator = MemoryCoordinator()
     yield coordinator
@@ -83,9 +112,15 @@ STORES: dict[str, OpenStore] = {
     "memory": _memory_store,
     "embedded": _embedded_store,
     "embedded-reopened": _reopened_store,
+    "cassandra": _cassandra_store,
+    "cassandra-3": _three_nodes_store,
 }
 
-DURABLE_STORES: dict[str, OpenStore] = {"embedded": _embedded_store}
+DURABLE_STORES: dict[str, OpenStore] = {
+    "embedded": _embedded_store,
+    "cassandra": _cassandra_store,
+    "cassandra-3": _three_nodes_store,
+}
 """Those that keep everything when they are closed and opened again on the same path."""
 
 COORDINATORS: dict[str, OpenCoordinator] = {
@@ -95,3 +130,10 @@ COORDINATORS: dict[str, OpenCoordinator] = {
 }
 
 DURABLE_COORDINATORS: dict[str, OpenCoordinator] = {"embedded": _embedded_coordinator, "etcd": _etcd_coordinator}
+
+
+def params(names: Iterable[str]) -> list[Any]:
+    """Fixture parameters: what starts slowly gets time, and what needs a cluster runs when clusters are asked for."""
+    slow = pytest.mark.timeout(300)
+    marks = {"cassandra": (slow,), "cassandra-3": (slow, pytest.mark.cluster)}
+    return [pytest.param(name, marks=marks.get(name, ())) for name in names]

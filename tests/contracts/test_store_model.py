@@ -23,7 +23,7 @@ from millwheel.store.contract import (
     StateRow,
     StateStore,
 )
-from tests.contracts.implementations import STORES
+from tests.contracts.implementations import STORES, params
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -137,11 +137,21 @@ class Competition(RuleBasedStateMachine):
         unique = {(row.key, row.commit): row for row in rows}
         rows = [row for row in rows if unique[row.key, row.commit] is row and self._agrees(row)]
         sequencer, _ = self.believed[owner]
+        deposed = sequencer != model.sequencer
+        if deposed:
+            # That an emptied row was not taken could not be seen.
+            rows = [row for row in rows if row.blob]
         self.call(self.store.write_states(self.computation, self.name, sequencer, rows))
-        if sequencer == model.sequencer:
-            for row in rows:
-                if row.key not in model.rows or model.rows[row.key].commit <= row.commit:
-                    model.rows[row.key] = row
+        if deposed:
+            rows = self._taken(rows)
+        for row in rows:
+            if row.key not in model.rows or model.rows[row.key].commit <= row.commit:
+                model.rows[row.key] = row
+
+    def _taken(self, rows: list[StateRow]) -> list[StateRow]:
+        """What the store took of a deposed owner's rows: it may, as they are true or older."""
+        stored = self.call(self.store.read_states(self.computation, [row.key for row in rows]))
+        return [row for row, found in zip(rows, stored, strict=True) if found == row]
 
     def _agrees(self, row: StateRow) -> bool:
         known = self.model.rows.get(row.key)
@@ -162,7 +172,11 @@ class Competition(RuleBasedStateMachine):
         assert [row for row in found if row is not None] == kept
 
 
-@pytest.fixture(params=[name for name in STORES if name != "embedded-reopened"])
+SLOW = {"cassandra": 12, "cassandra-3": 4}
+"""Examples where a call is a matter of milliseconds."""
+
+
+@pytest.fixture(params=params(name for name in STORES if name != "embedded-reopened"))
 def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[type[Competition]]:
     with asyncio.Runner() as runner:
         manager = STORES[request.param](tmp_path)
@@ -175,5 +189,8 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[type[Com
         runner.run(manager.__aexit__(None, None, None))
 
 
-def test_g3_two_owners_see_what_one_journal_allows_6_2(machine: type[Competition]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
+def test_g3_two_owners_see_what_one_journal_allows_6_2(
+    machine: type[Competition], request: pytest.FixtureRequest
+) -> None:
+    examples = SLOW.get(request.node.callspec.params["machine"], 60)
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=30, deadline=None))

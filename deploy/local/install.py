@@ -1,0 +1,25 @@
+"""``python -m deploy.local.install``: fetch every component that tests and clusters need; quick when they are there."""
+
+from __future__ import annotations
+
+import sys
+
+from deploy.local import cassandra_jars, etcd
+from deploy.local.apt import InstallError
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Install what is missing; 1 if something cannot be had, with what to do about it."""
+    try:
+        etcd.install()
+        cassandra_jars.install()
+    except InstallError as error:
+        print(f"install: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

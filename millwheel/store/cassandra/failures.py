@@ -1,0 +1,81 @@
+"""What the driver reports, as the contract's errors: with the setting that is concerned, and the remedy."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from typing import Final
+
+from cassandra import (
+    AuthenticationFailed,
+    InvalidRequest,
+    OperationTimedOut,
+    Unauthorized,
+    Unavailable,
+    UnresolvableContactPoints,
+)
+from cassandra.cluster import NoHostAvailable
+
+from millwheel.store.contract import StoreError, StoreUnavailableError
+
+__all__ = ["StoreSettingsError", "failure_of"]
+
+
+class StoreSettingsError(StoreError):
+    """Repeating it does not help: a setting, or what it points at, has to be changed first."""
+
+
+_WAITS: Final = "It is tried again until it answers."
+
+
+def failure_of(error: BaseException, contact_points: tuple[str, ...], username: str, keyspace: str) -> StoreError:
+    """The contract's error for one of the driver's.
+
+    StoreSettingsError where only a change helps; else StoreUnavailableError: what it was about may have happened.
+    """
+    where = ", ".join(contact_points)
+    causes = list(_causes(error))
+    if any(isinstance(cause, AuthenticationFailed) for cause in causes):
+        user = f"user {username!r}" if username else "nobody, as no user is set"
+        return StoreSettingsError(
+            f"Cassandra at {where} refuses {user}: set store.username and store.password to a role that may log in"
+        )
+    if any(isinstance(cause, UnresolvableContactPoints) for cause in causes):
+        return StoreUnavailableError(f"store.contact_points: no address is found for {where}. {_WAITS}")
+    for cause in causes:
+        if isinstance(cause, Unauthorized):
+            return StoreUnavailableError(
+                f"Cassandra keeps user {username!r} from it ({_text(cause)}): GRANT SELECT, MODIFY ON KEYSPACE "
+                f"{keyspace} TO that role, or set store.username to one that has it. {_WAITS}"
+            )
+        if isinstance(cause, InvalidRequest):
+            return StoreSettingsError(f"Cassandra refuses a request of this software: {_text(cause)}")
+        if isinstance(cause, ssl.SSLError):
+            return StoreUnavailableError(f"TLS with Cassandra at {where}: {cause}; see store.tls_ca, tls_cert, tls_key")
+    if isinstance(error, Unavailable):
+        return StoreUnavailableError(
+            f"of {keyspace}'s replicas {error.alive_replicas} are up and {error.required_replicas} are needed: start "
+            f"the Cassandra nodes that are down. {_WAITS}"
+        )
+    if isinstance(error, OperationTimedOut):
+        return StoreUnavailableError(f"Cassandra at {where} did not answer in time. {_WAITS}")
+    if isinstance(error, NoHostAvailable):
+        details = "; ".join(sorted({_text(cause) for cause in causes[1:]})) or "none is known to be up"
+        return StoreUnavailableError(
+            f"no Cassandra node answers at {where} ({details}): see that it runs, and that store.contact_points and "
+            f"store.local_dc name it. {_WAITS}"
+        )
+    return StoreUnavailableError(f"Cassandra at {where}: {_text(error)}. {_WAITS}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it says of each node."""
+    yield error
+    if isinstance(error, NoHostAvailable) and isinstance(error.errors, dict):
+        for cause in error.errors.values():
+            if isinstance(cause, BaseException):
+                yield from _causes(cause)
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".replace("\n", " ")[:300]

@@ -1,0 +1,236 @@
+"""Journals: a partition each, its head in static columns, every change of the head one lightweight transaction.
+
+Invariant (G2, G3): the head changes only by a transaction that names the sequencer it expects, so of two owners only
+the one with the largest sequencer changes it, and an entry is there exactly if the commit counter says so.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from cassandra import ConsistencyLevel
+from cassandra.cluster import Session as DriverSession
+from cassandra.query import PreparedStatement
+
+from millwheel.store import journal_rules as rules
+from millwheel.store.cassandra.schema import HEAD_ROW
+from millwheel.store.cassandra.session import Row, Session
+from millwheel.store.contract import (
+    TERMINAL_SEQUENCER,
+    Append,
+    CorruptValueError,
+    JournalExistsError,
+    JournalHead,
+    SequencerRefusedError,
+    StoreError,
+)
+from millwheel.store.envelope import unwrap, wrap
+from millwheel.store.layout import decode_parts, encode_parts
+
+__all__ = ["FOR_EVER", "MAX_VALUE_BYTES", "Journals"]
+
+MAX_VALUE_BYTES: Final = 15 << 20
+"""The largest entry or state row: Cassandra takes mutations of up to half a commit log segment, by default 16 MiB."""
+
+FOR_EVER: Final = 1 << 62
+"""A write time above any other. What is deleted with it stays deleted, whatever the clocks say: ids and commit numbers
+of a journal are never used again."""
+
+_READ_AT_ONCE: Final = 64
+
+_HEAD: Final = f"WHERE journal = ? AND entry = {HEAD_ROW}"
+_CONDITION: Final = "WHERE journal = ? AND entry = ? IF sequencer = ? AND commit = ? AND floor <= ?"
+_TEXTS: Final = {
+    "create": (
+        "INSERT INTO {k}.journals (journal, entry, value, sequencer, commit, floor, creator) "
+        f"VALUES (?, {HEAD_ROW}, ?, 0, ?, ?, ?) IF NOT EXISTS"
+    ),
+    "head": f"SELECT sequencer, commit, floor, parts, entry FROM {{k}}.journals {_HEAD}",
+    "creator": f"SELECT creator, entry FROM {{k}}.journals {_HEAD}",
+    "fence": "UPDATE {k}.journals SET sequencer = ? WHERE journal = ? IF sequencer < ?",
+    "seal": f"UPDATE {{k}}.journals SET sequencer = {TERMINAL_SEQUENCER} WHERE journal = ? IF sequencer <= ?",
+    "append": f"UPDATE {{k}}.journals SET commit = ?, floor = ?, value = ? {_CONDITION}",
+    "append_parts": f"UPDATE {{k}}.journals SET commit = ?, floor = ?, parts = ?, value = ? {_CONDITION}",
+    "entries": "SELECT entry, value FROM {k}.journals WHERE journal = ? AND entry >= ? AND entry <= ?",
+    "delete": (
+        f"DELETE FROM {{k}}.journals USING TIMESTAMP {FOR_EVER} WHERE journal = ? AND entry > {HEAD_ROW} AND entry < ?"
+    ),
+    "drop": (
+        "BEGIN BATCH "
+        "DELETE sequencer, commit, floor, parts, creator FROM {k}.journals WHERE journal = ? IF EXISTS; "
+        f"DELETE FROM {{k}}.journals {_HEAD}; "
+        "APPLY BATCH"
+    ),
+}
+_LINEARIZABLE: Final = {"head", "creator"}
+
+
+class Journals:
+    """The journals of one keyspace."""
+
+    def __init__(self, session: Session, statements: dict[str, PreparedStatement]) -> None:
+        """``statements``: see :meth:`prepare`."""
+        self._session = session
+        self._statements = statements
+        self._own: dict[str, JournalHead] = {}
+        # The heads that this process last wrote as their holder. Only the holder changes floor and part list, and a
+        # successor never lowers the floor: so what is below this floor can be deleted, and an append with the same part
+        # list need not write it again.
+
+    @staticmethod
+    def prepare(driver: DriverSession, keyspace: str) -> dict[str, PreparedStatement]:
+        """Prepare the statements, blocking."""
+        prepared = {name: driver.prepare(text.format(k=keyspace)) for name, text in _TEXTS.items()}
+        for name in _LINEARIZABLE:
+            prepared[name].consistency_level = ConsistencyLevel.SERIAL
+        return prepared
+
+    async def create(self, journal: str, commit: int) -> None:
+        """See :meth:`StateStore.create_journal`. The creator's mark tells our own first attempt from another's."""
+        rules.created(journal, None, commit)
+        creator = uuid.uuid4()
+
+        async def attempt(repeated: bool) -> None:
+            values = (journal, wrap(b""), commit, commit, creator)
+            (answer,) = await self._session.execute(self._statements["create"], values)
+            if not answer[0] and not (repeated and await self._created_by(journal) == creator):
+                rules.created(journal, await self.head(journal), commit)
+                raise JournalExistsError(f"journal {journal} existed a moment ago")
+
+        await self._session.settle(attempt)
+
+    async def fence(self, journal: str, sequencer: int) -> JournalHead:
+        """See :meth:`StateStore.fence`. The head is read after the fence: from then on nobody older changes it."""
+        if sequencer >= TERMINAL_SEQUENCER:
+            raise ValueError(f"sequencer {sequencer} is reserved: it marks a sealed journal")
+
+        async def attempt(repeated: bool) -> None:
+            answer = await self._session.execute(self._statements["fence"], (sequencer, journal, sequencer))
+            held = _held(journal, answer)
+            if held is not None and not (repeated and held == sequencer):
+                raise SequencerRefusedError(journal, held, (await self.head(journal)).commit)
+
+        await self._session.settle(attempt)
+        head = await self._session.settle(lambda _: self.head(journal))
+        if head.sequencer != sequencer:
+            raise SequencerRefusedError(journal, head.sequencer, head.commit)
+        self._own[journal] = head
+        return head
+
+    async def seal(self, journal: str, sequencer: int) -> JournalHead:
+        """See :meth:`StateStore.seal`."""
+        if sequencer >= TERMINAL_SEQUENCER:
+            raise ValueError(f"sequencer {sequencer} is reserved: it marks a sealed journal")
+
+        async def attempt(_: bool) -> JournalHead:
+            held = _held(journal, await self._session.execute(self._statements["seal"], (journal, sequencer)))
+            head = await self.head(journal)
+            if held is not None and held != TERMINAL_SEQUENCER:
+                raise SequencerRefusedError(journal, head.sequencer, head.commit)
+            return head
+
+        head = await self._session.settle(attempt)
+        self._own.pop(journal, None)
+        return head
+
+    async def head(self, journal: str) -> JournalHead:
+        """See :meth:`StateStore.read_head`. Linearizable: it finishes a transaction that is in flight, or ends it."""
+        return rules.present(journal, await self.head_or_none(journal))
+
+    async def head_or_none(self, journal: str) -> JournalHead | None:
+        """The head, or None where there is no such journal."""
+        rows = await self._session.execute(self._statements["head"], (journal,))
+        return _decode_head(journal, rows[0]) if rows else None
+
+    async def append(self, journal: str, append: Append) -> None:
+        """See :meth:`StateStore.append`. One transaction of one row and the head; ``sync`` changes nothing here."""
+        value = wrap(append.entry)
+        if len(value) > MAX_VALUE_BYTES:
+            raise StoreError(
+                f"entry {append.commit} of journal {journal} has {len(value)} bytes, more than {MAX_VALUE_BYTES}"
+            )
+        if append.floor > append.commit or append.sequencer >= TERMINAL_SEQUENCER:
+            # Refused, or misused: the head says which.
+            rules.appended(journal, await self.head(journal), append)
+        statement, values = self._bind_append(journal, append, value)
+
+        async def attempt(repeated: bool) -> None:
+            answer = await self._session.execute(statement, values)
+            held = _held(journal, answer)
+            if held is None:
+                return
+            _, _, commit, floor = _columns(answer[0])
+            applied = repeated and (held, commit) == (append.sequencer, append.commit)
+            if not applied:
+                rules.appended(journal, JournalHead(held, commit, floor, ()), append)
+                raise SequencerRefusedError(journal, held, commit)
+
+        await self._session.settle(attempt)
+        self._own[journal] = JournalHead(append.sequencer, append.commit, append.floor, append.parts)
+
+    async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
+        """See :meth:`StateStore.read_entries`."""
+        entries: list[bytes] = []
+        for start in range(first, last + 1, _READ_AT_ONCE):
+            end = min(start + _READ_AT_ONCE - 1, last)
+            rows = await self._session.repeat(self._statements["entries"], (journal, start, end))
+            found: dict[int, bytes] = dict(rows)
+            for commit in range(start, end + 1):
+                entries.append(unwrap(found.get(commit), f"entry {commit} of journal {journal}"))
+        return entries
+
+    async def delete_entries(self, journal: str, below: int) -> None:
+        """See :meth:`StateStore.delete_entries`. One range tombstone at the start; reads begin behind it."""
+        own = self._own.get(journal)
+        if own is None or below > own.floor + 1:
+            head = await self.head_or_none(journal)
+            if head is None:
+                return
+            rules.check_deletable(journal, head, below)
+        await self._session.execute_gated(self._statements["delete"], (journal, below))
+
+    async def drop(self, journal: str) -> None:
+        """See :meth:`StateStore.drop_journal`; the head goes by a transaction, so that no append goes on without it."""
+        await self._session.settle(lambda _: self._session.execute(self._statements["drop"], (journal, journal)))
+        await self._session.repeat(self._statements["delete"], (journal, TERMINAL_SEQUENCER))
+        self._own.pop(journal, None)
+
+    def _bind_append(self, journal: str, append: Append, value: bytes) -> tuple[PreparedStatement, tuple[object, ...]]:
+        condition = (append.sequencer, append.commit - 1, append.floor)
+        row = (value, journal, append.commit, *condition)
+        own = self._own.get(journal)
+        if own is not None and (own.sequencer, own.parts) == (append.sequencer, append.parts):
+            return self._statements["append"], (append.commit, append.floor, *row)
+        return self._statements["append_parts"], (append.commit, append.floor, encode_parts(append.parts), *row)
+
+    async def _created_by(self, journal: str) -> uuid.UUID | None:
+        rows = await self._session.execute(self._statements["creator"], (journal,))
+        return rows[0][0] if rows else None
+
+
+def _held(journal: str, answer: Sequence[Row]) -> int | None:
+    """None if the transaction was applied; else the sequencer that holds ``journal``, or JournalMissingError."""
+    applied, *columns = answer[0]
+    if applied:
+        return None
+    if not columns or columns[0] is None:
+        rules.present(journal, None)
+    sequencer: int = columns[0]
+    return sequencer
+
+
+def _columns(row: Row) -> tuple[bool, int, int, int]:
+    applied, sequencer, commit, floor = row
+    return applied, sequencer, commit, floor
+
+
+def _decode_head(journal: str, row: Row) -> JournalHead | None:
+    sequencer, commit, floor, parts, _ = row
+    if sequencer is None:
+        return None
+    if commit is None or floor is None:
+        raise CorruptValueError(f"head of journal {journal}", "a column is missing")
+    named = () if parts is None else decode_parts(parts, f"part list of journal {journal}")
+    return JournalHead(sequencer, commit, floor, named)

@@ -1,0 +1,147 @@
+"""The tables, made and migrated step by step; never touched where they are somebody else's, or newer than we know."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from cassandra import ConsistencyLevel
+from cassandra.cluster import Cluster
+from cassandra.cluster import Session as DriverSession
+from cassandra.query import SimpleStatement
+
+from millwheel.store.cassandra.failures import StoreSettingsError
+from millwheel.store.cassandra.settings import CassandraSettings
+
+__all__ = ["HEAD_ROW", "MIGRATIONS", "prepare_keyspace"]
+
+HEAD_ROW: Final = -1
+"""The clustering value of the row that every journal has, before its entries.
+
+A condition on static columns makes Cassandra read the first live row of the partition. This one is always there, so
+the read never runs through the entries that were deleted behind it.
+"""
+
+_OWNER: Final = "openmillwheel"
+_TABLES: Final = frozenset({"schema_version", "journals", "parts", "states"})
+
+_VERSION_TABLE: Final = """CREATE TABLE IF NOT EXISTS {keyspace}.schema_version (
+    owner text PRIMARY KEY, version int, state_buckets int
+) WITH ID = {id}"""
+
+# gc_grace_seconds: three hours, for which Cassandra keeps hints. What comes back after a longer absence of a node is
+# below a floor or named by no head, and is never read. Emptied rows of states live for ten days before they count.
+_FIRST: Final = (
+    """CREATE TABLE IF NOT EXISTS {keyspace}.journals (
+    journal text, entry bigint, value blob,
+    sequencer bigint static, commit bigint static, floor bigint static, parts blob static, creator uuid static,
+    PRIMARY KEY (journal, entry)
+) WITH ID = {id} AND gc_grace_seconds = 10800
+  AND compaction = {{'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'T4'}}""",
+    """CREATE TABLE IF NOT EXISTS {keyspace}.parts (
+    journal text, name text, sequencer bigint, commit bigint, chunk int, value blob,
+    PRIMARY KEY (journal, name, sequencer, commit, chunk)
+) WITH ID = {id} AND gc_grace_seconds = 10800
+  AND compaction = {{'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'T4'}}""",
+    """CREATE TABLE IF NOT EXISTS {keyspace}.states (
+    computation text, bucket int, key blob, value blob,
+    PRIMARY KEY ((computation, bucket), key)
+) WITH ID = {id} AND gc_grace_seconds = 10800
+  AND compaction = {{'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'L4'}}""",
+)
+
+MIGRATIONS: Final[Sequence[Sequence[str]]] = (_FIRST,)
+"""Step n leads from version n to n + 1. A step can be run again after it was cut short, and by several at once."""
+
+Run = Callable[..., list[tuple[Any, ...]]]
+
+
+def prepare_keyspace(settings: CassandraSettings, cluster: Cluster, session: DriverSession) -> int:
+    """See that the keyspace is ours and of this version, blocking; the number of state buckets that it was made with.
+
+    StoreSettingsError says what is foreign or newer. Several processes may do this at once: each table's id is derived
+    from its name, so that two nodes which make it at the same moment make the same one.
+    """
+
+    def run(text: str, *values: object) -> list[tuple[Any, ...]]:
+        return list(session.execute(SimpleStatement(text, consistency_level=ConsistencyLevel.QUORUM), values or None))
+
+    _make_keyspace(settings, cluster, run)
+    _refuse_foreign_tables(settings, run)
+    run(_VERSION_TABLE.format(keyspace=settings.keyspace, id=_id(settings.keyspace, _VERSION_TABLE)))
+    run(
+        f"INSERT INTO {settings.keyspace}.schema_version (owner, version, state_buckets) "
+        "VALUES (%s, 0, %s) IF NOT EXISTS",
+        _OWNER,
+        settings.state_buckets,
+    )
+    version, buckets = _read_version(settings, session)
+    for step in range(version, len(MIGRATIONS)):
+        for statement in MIGRATIONS[step]:
+            run(statement.format(keyspace=settings.keyspace, id=_id(settings.keyspace, statement)))
+        run(
+            f"UPDATE {settings.keyspace}.schema_version SET version = %s WHERE owner = %s IF version = %s",
+            step + 1,
+            _OWNER,
+            step,
+        )
+    return buckets
+
+
+def _make_keyspace(settings: CassandraSettings, cluster: Cluster, run: Run) -> None:
+    if run("SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = %s", settings.keyspace):
+        return
+    control = cluster.get_control_connection_host()
+    local_dc = settings.local_dc or (control.datacenter if control else "") or "datacenter1"
+    replicas = settings.replicas(local_dc)
+    known = {host.datacenter for host in cluster.metadata.all_hosts()}
+    if unknown := sorted(replicas.keys() - known):
+        raise StoreSettingsError(
+            f"store.replication names the data centre {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+        )
+    places = "".join(f", '{name}': {count}" for name, count in replicas.items())
+    run(
+        f"CREATE KEYSPACE IF NOT EXISTS {settings.keyspace} "
+        f"WITH replication = {{'class': 'NetworkTopologyStrategy'{places}}}"
+    )
+
+
+def _refuse_foreign_tables(settings: CassandraSettings, run: Run) -> None:
+    found = run("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", settings.keyspace)
+    tables = {row[0] for row in found}
+    columns = run(
+        "SELECT column_name FROM system_schema.columns WHERE keyspace_name = %s AND table_name = 'schema_version'",
+        settings.keyspace,
+    )
+    ours = {"owner", "version", "state_buckets"} <= {row[0] for row in columns}
+    if tables and not ours:
+        raise StoreSettingsError(
+            f"keyspace {settings.keyspace} holds tables of something else ({', '.join(sorted(tables))}); "
+            "nothing was changed: set store.keyspace to a name of its own"
+        )
+
+
+def _read_version(settings: CassandraSettings, session: DriverSession) -> tuple[int, int]:
+    statement = SimpleStatement(
+        f"SELECT owner, version, state_buckets FROM {settings.keyspace}.schema_version",
+        consistency_level=ConsistencyLevel.QUORUM,
+    )
+    rows = list(session.execute(statement))
+    others = sorted(row[0] for row in rows if row[0] != _OWNER)
+    if others:
+        raise StoreSettingsError(
+            f"keyspace {settings.keyspace} belongs to {', '.join(others)}; set store.keyspace to a name of its own"
+        )
+    ((_, version, buckets),) = rows
+    if version > len(MIGRATIONS):
+        raise StoreSettingsError(
+            f"keyspace {settings.keyspace} has schema version {version}, and this software knows versions up to "
+            f"{len(MIGRATIONS)}: install a newer openmillwheel, or set store.keyspace to another name"
+        )
+    return version, buckets
+
+
+def _id(keyspace: str, statement: str) -> uuid.UUID:
+    """The same for everybody who makes this table in this keyspace."""
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"openmillwheel:{keyspace}:{statement}")

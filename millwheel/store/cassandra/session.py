@@ -1,0 +1,199 @@
+"""The driver's threads and asyncio's loop, joined: a request, its answer, its failure in the contract's words."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from cassandra import ConsistencyLevel, ProtocolVersion
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.cluster import Session as DriverSession
+from cassandra.policies import (
+    ConstantReconnectionPolicy,
+    DCAwareRoundRobinPolicy,
+    FallthroughRetryPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.query import PreparedStatement, tuple_factory
+
+from millwheel.store.cassandra.failures import StoreSettingsError, failure_of
+from millwheel.store.cassandra.settings import CassandraSettings
+from millwheel.store.contract import StoreError, StoreUnavailableError
+
+__all__ = ["Row", "Session", "connect"]
+
+Row = tuple[Any, ...]
+Result = TypeVar("Result")
+
+_RECONNECT_SECONDS: Final = 0.5
+_FIRST_PAUSE: Final = 0.02
+_LAST_PAUSE: Final = 0.5
+
+
+def connect(settings: CassandraSettings) -> tuple[Cluster, DriverSession]:
+    """Connect, blocking; StoreError says why not."""
+    cluster: Cluster | None = None
+    try:
+        cluster = _cluster(settings)
+        session = cluster.connect()
+        _check_dc(settings, cluster)
+    except StoreError:
+        _shut_down(cluster)
+        raise
+    except Exception as error:
+        _shut_down(cluster)
+        raise failure_of(error, settings.contact_points, settings.username, settings.keyspace) from error
+    session.default_fetch_size = 256
+    return cluster, session
+
+
+def _cluster(settings: CassandraSettings) -> Cluster:
+    profile = ExecutionProfile(
+        load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.local_dc)),
+        # No other node, no weaker level, no second attempt behind our back: what is repeated is repeated by us.
+        retry_policy=FallthroughRetryPolicy(),
+        consistency_level=ConsistencyLevel.QUORUM,
+        serial_consistency_level=ConsistencyLevel.SERIAL,
+        request_timeout=settings.timeout_seconds,
+        row_factory=tuple_factory,
+    )
+    credentials = PlainTextAuthProvider(settings.username, settings.password) if settings.username else None
+    return Cluster(
+        contact_points=settings.endpoints(),
+        auth_provider=credentials,
+        ssl_context=settings.tls(),
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        # Nagle's algorithm and delayed acknowledgements together would cost 40 ms a commit.
+        sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        protocol_version=ProtocolVersion.V4,
+        compression=False,
+        reconnection_policy=ConstantReconnectionPolicy(_RECONNECT_SECONDS, max_attempts=None),
+        connect_timeout=min(5.0, settings.timeout_seconds),
+        control_connection_timeout=min(5.0, settings.timeout_seconds),
+        idle_heartbeat_interval=5,
+        idle_heartbeat_timeout=5,
+        monitor_reporting_enabled=False,
+    )
+
+
+def _check_dc(settings: CassandraSettings, cluster: Cluster) -> None:
+    known = sorted({host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter})
+    if settings.local_dc and settings.local_dc not in known:
+        raise StoreSettingsError(f"store.local_dc {settings.local_dc!r}: the data centres there are {', '.join(known)}")
+
+
+def _shut_down(cluster: Cluster | None) -> None:
+    if cluster is not None:
+        cluster.shutdown()
+
+
+class Session:
+    """Requests of one store. Used from one event loop at a time.
+
+    Appends and fences are sent at once. Everything else passes a gate of ``concurrent_writes``, so that a large flush
+    neither floods Cassandra nor stands in a commit's way. A request that waited past its deadline at the gate, on
+    a clock that counts the time that the machine or the process was suspended, is not sent any more.
+    """
+
+    def __init__(self, settings: CassandraSettings, cluster: Cluster, session: DriverSession) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._driver = session
+        self._gate = asyncio.Semaphore(settings.concurrent_writes)
+        self._outstanding: set[asyncio.Future[list[Row]]] = set()
+        self._closed = False
+
+    async def execute(self, statement: PreparedStatement, values: Sequence[object]) -> list[Row]:
+        """Send at once; the rows of the answer, all pages of it."""
+        return await self._send(statement.bind(values))
+
+    async def execute_gated(self, statement: PreparedStatement, values: Sequence[object]) -> list[Row]:
+        """The same, behind the gate."""
+        return await self.send_gated(lambda: statement.bind(values))
+
+    async def repeat(self, statement: PreparedStatement, values: Sequence[object]) -> list[Row]:
+        """Behind the gate, again and again until it is known to be done: for what may be done twice."""
+        return await self.settle(lambda _: self.execute_gated(statement, values))
+
+    async def send_gated(self, build: Callable[[], object]) -> list[Row]:
+        """Behind the gate, send what ``build`` makes: made only when its turn comes, so that little of it waits."""
+        deadline = _now() + self._settings.timeout_seconds
+        async with self._gate:
+            if _now() > deadline:
+                raise StoreUnavailableError("the request waited past its deadline and was not sent")
+            return await self._send(build())
+
+    async def settle(self, attempt: Callable[[bool], Awaitable[Result]]) -> Result:
+        """Repeat ``attempt`` while its outcome is unknown, until the deadline; then StoreUnavailableError.
+
+        ``attempt`` is told whether one before it may have taken effect.
+        """
+        deadline = _now() + self._settings.timeout_seconds
+        pause = _FIRST_PAUSE
+        repeated = False
+        while True:
+            try:
+                return await attempt(repeated)
+            except StoreUnavailableError:
+                if self._closed or _now() + pause > deadline:
+                    raise
+            repeated = True
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
+
+    async def close(self) -> None:
+        """Fail what is outstanding, and disconnect."""
+        self._closed = True
+        for answer in self._outstanding:
+            _settle(answer, None, StoreUnavailableError("the store was closed before Cassandra answered"))
+        await asyncio.to_thread(self._cluster.shutdown)
+
+    async def _send(self, statement: object) -> list[Row]:
+        if self._closed:
+            raise StoreUnavailableError("the store is closed")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[Row]] = loop.create_future()
+        rows: list[Row] = []
+
+        def tell(error: BaseException | None) -> None:
+            try:
+                loop.call_soon_threadsafe(_settle, answer, rows, error)
+            except RuntimeError:
+                """The loop is closed: nobody waits any more."""
+
+        def arrived(page: list[Row] | None) -> None:
+            rows.extend(page or ())
+            if response.has_more_pages:
+                response.start_fetching_next_page()
+            else:
+                tell(None)
+
+        self._outstanding.add(answer)
+        try:
+            response = self._driver.execute_async(statement)
+            response.add_callbacks(arrived, tell)
+            return await answer
+        except StoreError:
+            raise
+        except Exception as error:
+            settings = self._settings
+            raise failure_of(error, settings.contact_points, settings.username, settings.keyspace) from error
+        finally:
+            self._outstanding.discard(answer)
+
+
+def _settle(answer: asyncio.Future[list[Row]], rows: list[Row] | None, error: BaseException | None) -> None:
+    if answer.done():
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(rows or [])
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,156 @@
+"""State rows: spread over buckets by a hash of the key, in key order in a bucket; the commit number is the write time.
+
+Invariant (G3): of two writes of a row the one with the larger commit number stands, in whatever order they arrive and
+whoever sends them, because Cassandra keeps the cell with the larger write time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final
+from zlib import crc32
+
+from cassandra import ConsistencyLevel
+from cassandra.cluster import Session as DriverSession
+from cassandra.query import BatchStatement, BatchType, PreparedStatement
+
+from millwheel.core.keys import KeyInterval
+from millwheel.store.cassandra.journals import FOR_EVER, MAX_VALUE_BYTES
+from millwheel.store.cassandra.session import Row, Session
+from millwheel.store.contract import StateRow, StoreError
+from millwheel.store.envelope import wrap
+from millwheel.store.layout import commit_bytes, decode_row
+
+__all__ = ["EMPTY_SECONDS", "States", "bucket_of"]
+
+EMPTY_SECONDS: Final = 10 * 24 * 3600
+"""How long the mark of an emptied row stands against older writes of it that are still on their way (hints for a node
+that was down, say). Repair at least that often, as Cassandra asks for anyway."""
+
+_BATCH_ROWS: Final = 100
+_BATCH_BYTES: Final = 128 << 10
+_READ_KEYS: Final = 100
+_SCAN_BUCKETS: Final = 16
+"""Buckets asked in one scan query: fewer and larger requests, without making one node gather them all."""
+
+_INSERT: Final = "INSERT INTO {k}.states (computation, bucket, key, value) VALUES (?, ?, ?, ?) USING TIMESTAMP ?"
+_RANGE: Final = "SELECT bucket, key, value FROM {k}.states WHERE computation = ? AND bucket IN ? AND key >= ?"
+_TEXTS: Final = {
+    "write": _INSERT,
+    "empty": f"{_INSERT} AND TTL {EMPTY_SECONDS}",
+    "read": "SELECT key, value FROM {k}.states WHERE computation = ? AND bucket = ? AND key IN ?",
+    "scan": _RANGE + " PER PARTITION LIMIT ?",
+    "scan_below": _RANGE + " AND key < ? PER PARTITION LIMIT ?",
+    "drop": f"DELETE FROM {{k}}.states USING TIMESTAMP {FOR_EVER} WHERE computation = ? AND bucket = ?",
+}
+
+
+def bucket_of(key: bytes, buckets: int) -> int:
+    """The bucket of ``key``: part of what is stored, and never to be changed."""
+    return crc32(key) % buckets
+
+
+class States:
+    """The state rows of one keyspace."""
+
+    def __init__(self, session: Session, statements: dict[str, PreparedStatement], buckets: int) -> None:
+        """``statements``: see :meth:`prepare`; ``buckets``: what the keyspace was made with."""
+        self._session = session
+        self._statements = statements
+        self._buckets = buckets
+
+    @staticmethod
+    def prepare(driver: DriverSession, keyspace: str) -> dict[str, PreparedStatement]:
+        """Prepare the statements, blocking."""
+        return {name: driver.prepare(text.format(k=keyspace)) for name, text in _TEXTS.items()}
+
+    async def write(self, computation: str, rows: Sequence[StateRow]) -> None:
+        """See :meth:`StateStore.write_states`: a batch goes to one partition, hence is one mutation there."""
+        for row in rows:
+            if len(row.key) + len(row.blob) > MAX_VALUE_BYTES:
+                raise StoreError(f"the state of key {row.key!r} of {computation} exceeds {MAX_VALUE_BYTES} bytes")
+        await asyncio.gather(*(self._write_batch(computation, bucket, batch) for bucket, batch in self._batches(rows)))
+
+    async def read(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+        """See :meth:`StateStore.read_states`."""
+        by_bucket: dict[int, list[bytes]] = {}
+        for key in dict.fromkeys(keys):
+            by_bucket.setdefault(bucket_of(key, self._buckets), []).append(key)
+        answers = await asyncio.gather(
+            *(
+                self._execute("read", (computation, bucket, some[start : start + _READ_KEYS]))
+                for bucket, some in by_bucket.items()
+                for start in range(0, len(some), _READ_KEYS)
+            )
+        )
+        found = {key: decode_row(computation, key, value) for rows in answers for key, value in rows}
+        return [row if row is not None and row.blob else None for row in (found.get(key) for key in keys)]
+
+    async def scan(self, computation: str, interval: KeyInterval, after: bytes | None, limit: int) -> list[StateRow]:
+        """See :meth:`StateStore.scan_states`.
+
+        Every bucket gives its next few rows. What lies up to the smallest last key of a bucket that may have more is
+        complete, and is merged; the rest is asked for again from there.
+        """
+        found: list[StateRow] = []
+        start: bytes | None = interval.start if after is None else max(interval.start, after + b"\0")
+        while start is not None and len(found) < limit and (interval.end is None or start < interval.end):
+            each = (limit - len(found)) * 5 // (4 * self._buckets) + 8
+            rows, start = await self._next_rows(computation, start, interval.end, each)
+            found.extend(row for row in (decode_row(computation, key, value) for key, value in rows) if row.blob)
+        return found[:limit]
+
+    async def drop(self, computation: str) -> None:
+        """See :meth:`StateStore.drop_computation`: one partition tombstone for each bucket."""
+        await asyncio.gather(*(self._execute("drop", (computation, bucket)) for bucket in range(self._buckets)))
+
+    async def _next_rows(
+        self, computation: str, start: bytes, end: bytes | None, each: int
+    ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """The next rows in key order, and where to go on (None: there are no more)."""
+        name, last = ("scan", ()) if end is None else ("scan_below", (end,))
+        groups = [list(range(self._buckets))[at : at + _SCAN_BUCKETS] for at in range(0, self._buckets, _SCAN_BUCKETS)]
+        answers = await asyncio.gather(
+            *(self._execute(name, (computation, group, start, *last, each)) for group in groups)
+        )
+        counts: dict[int, int] = {}
+        last_keys: dict[int, bytes] = {}
+        rows: list[tuple[bytes, bytes]] = []
+        for bucket, key, value in (row for answer in answers for row in answer):
+            counts[bucket] = counts.get(bucket, 0) + 1
+            last_keys[bucket] = max(key, last_keys.get(bucket, key))
+            rows.append((key, value))
+        rows.sort()
+        horizon = min((last_keys[bucket] for bucket, count in counts.items() if count >= each), default=None)
+        if horizon is None:
+            return rows, None
+        return [row for row in rows if row[0] <= horizon], horizon + b"\0"
+
+    def _batches(self, rows: Sequence[StateRow]) -> Iterator[tuple[int, list[StateRow]]]:
+        waiting: dict[int, list[StateRow]] = {}
+        sizes: dict[int, int] = {}
+        for row in rows:
+            bucket = bucket_of(row.key, self._buckets)
+            batch = waiting.setdefault(bucket, [])
+            batch.append(row)
+            sizes[bucket] = sizes.get(bucket, 0) + len(row.key) + len(row.blob)
+            if len(batch) >= _BATCH_ROWS or sizes[bucket] >= _BATCH_BYTES:
+                yield bucket, waiting.pop(bucket)
+                del sizes[bucket]
+        yield from waiting.items()
+
+    async def _write_batch(self, computation: str, bucket: int, rows: Sequence[StateRow]) -> None:
+        write, empty = self._statements["write"], self._statements["empty"]
+
+        def build() -> BatchStatement:
+            batch = BatchStatement(BatchType.UNLOGGED, consistency_level=ConsistencyLevel.QUORUM)
+            for row in rows:
+                value = wrap(commit_bytes(row.commit) + row.blob)
+                batch.add(write if row.blob else empty, (computation, bucket, row.key, value, row.commit))
+            return batch
+
+        await self._session.settle(lambda _: self._session.send_gated(build))
+
+    async def _execute(self, name: str, values: tuple[object, ...]) -> list[Row]:
+        return await self._session.repeat(self._statements[name], values)

@@ -1,0 +1,132 @@
+"""The store contract on Cassandra."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Self
+
+from millwheel.core.keys import KeyInterval
+from millwheel.store import journal_rules as rules
+from millwheel.store.cassandra.failures import failure_of
+from millwheel.store.cassandra.journals import Journals
+from millwheel.store.cassandra.parts import Parts
+from millwheel.store.cassandra.schema import prepare_keyspace
+from millwheel.store.cassandra.session import Session, connect
+from millwheel.store.cassandra.settings import CassandraSettings
+from millwheel.store.cassandra.states import States
+from millwheel.store.contract import Append, JournalHead, PartId, StateRow, StoreError
+
+__all__ = ["CassandraStore"]
+
+
+class CassandraStore:
+    """A :class:`~millwheel.store.contract.StateStore` on Apache Cassandra.
+
+    While Cassandra is away every call raises StoreUnavailableError; it connects again by itself.
+    """
+
+    def __init__(self, session: Session, journals: Journals, parts: Parts, states: States) -> None:
+        """Use :meth:`open`."""
+        self._session = session
+        self._journals = journals
+        self._parts = parts
+        self._states = states
+
+    @classmethod
+    async def open(cls, settings: CassandraSettings) -> Self:
+        """Connect, and make or check keyspace and tables.
+
+        StoreUnavailableError: Cassandra cannot be had now; open again later. StoreSettingsError: wrong credentials, a
+        foreign keyspace or a newer schema; the message names the setting.
+        """
+        return await asyncio.to_thread(cls._open, settings)
+
+    @classmethod
+    def _open(cls, settings: CassandraSettings) -> Self:
+        cluster, driver = connect(settings)
+        try:
+            buckets = prepare_keyspace(settings, cluster, driver)
+            session = Session(settings, cluster, driver)
+            journals = Journals(session, Journals.prepare(driver, settings.keyspace))
+            parts = Parts(session, Parts.prepare(driver, settings.keyspace))
+            return cls(session, journals, parts, States(session, States.prepare(driver, settings.keyspace), buckets))
+        except BaseException as error:
+            cluster.shutdown()
+            if isinstance(error, StoreError) or not isinstance(error, Exception):
+                raise
+            raise failure_of(error, settings.contact_points, settings.username, settings.keyspace) from error
+
+    async def create_journal(self, journal: str, commit: int = 0) -> None:
+        """See :meth:`StateStore.create_journal`."""
+        await self._journals.create(journal, commit)
+
+    async def fence(self, journal: str, sequencer: int) -> JournalHead:
+        """See :meth:`StateStore.fence`."""
+        return await self._journals.fence(journal, sequencer)
+
+    async def seal(self, journal: str, sequencer: int) -> JournalHead:
+        """See :meth:`StateStore.seal`."""
+        return await self._journals.seal(journal, sequencer)
+
+    async def read_head(self, journal: str) -> JournalHead:
+        """See :meth:`StateStore.read_head`."""
+        return await self._journals.head(journal)
+
+    async def append(self, journal: str, append: Append) -> None:
+        """See :meth:`StateStore.append`."""
+        await self._journals.append(journal, append)
+
+    async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
+        """See :meth:`StateStore.read_entries`."""
+        return await self._journals.read_entries(journal, first, last)
+
+    async def delete_entries(self, journal: str, below: int) -> None:
+        """See :meth:`StateStore.delete_entries`. ValueError if a takeover would miss one of them."""
+        await self._journals.delete_entries(journal, below)
+
+    async def write_part(self, journal: str, part: PartId, blob: bytes) -> None:
+        """See :meth:`StateStore.write_part`."""
+        await self._parts.write(journal, part, blob)
+
+    async def read_parts(self, journal: str, parts: Sequence[PartId]) -> list[bytes]:
+        """See :meth:`StateStore.read_parts`."""
+        return await self._parts.read(journal, parts)
+
+    async def list_parts(self, journal: str) -> list[PartId]:
+        """See :meth:`StateStore.list_parts`."""
+        return await self._parts.list(journal)
+
+    async def delete_parts(self, journal: str, parts: Sequence[PartId]) -> None:
+        """See :meth:`StateStore.delete_parts`. ValueError if the committed head names one of them."""
+        head = await self._journals.head_or_none(journal) if parts else None
+        if head is not None:
+            rules.check_unnamed(journal, head, parts)
+            await self._parts.delete(journal, parts)
+
+    async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+        """See :meth:`StateStore.write_states`. A deposed owner's rows are true or older, and lose by their commits."""
+        await self._states.write(computation, rows)
+
+    async def read_states(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+        """See :meth:`StateStore.read_states`."""
+        return await self._states.read(computation, keys)
+
+    async def scan_states(
+        self, computation: str, interval: KeyInterval, after: bytes | None, limit: int
+    ) -> list[StateRow]:
+        """See :meth:`StateStore.scan_states`."""
+        return await self._states.scan(computation, interval, after, limit)
+
+    async def drop_journal(self, journal: str) -> None:
+        """See :meth:`StateStore.drop_journal`."""
+        await self._journals.drop(journal)
+        await self._parts.drop(journal)
+
+    async def drop_computation(self, computation: str) -> None:
+        """See :meth:`StateStore.drop_computation`."""
+        await self._states.drop(computation)
+
+    async def close(self) -> None:
+        """See :meth:`StateStore.close`."""
+        await self._session.close()
