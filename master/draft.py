@@ -193,8 +193,8 @@ class Draft:
                 FailureCode.RESOURCE_EXHAUSTED,
                 f"this takes {operations} changes and {size} bytes in one transaction, and a coordinator takes "
                 f"{MOST_OPERATIONS} and {MOST_TRANSACTION_BYTES}",
-                "begin with fewer intervals for each computation (master.intervals_per_computation), as load splits them; "
-                "or cut the topology in several",
+                "begin with fewer intervals for each computation (master.intervals_per_computation), as load splits "
+                "them; or cut the topology in several",
                 reason="TRANSACTION_TOO_LARGE",
             )
 

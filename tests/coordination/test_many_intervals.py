@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from millwheel.coordination.contract import Compare, Outcome, Put
+from millwheel.coordination.contract import Outcome
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.core.catalog import Catalog
 from millwheel.core.catalog_keys import chunks_prefix
@@ -28,7 +27,9 @@ NAME = "window-counter.17"
 
 def interval(at: int, start: bytes, end: bytes | None) -> catalog.IntervalRecord:
     """As a cluster of 200 workers would have it."""
-    made = catalog.IntervalRecord(journal=f"{NAME}.j{at + 20}", sequencer=at + 1_000_021, owner_revision=1_000 + at % 200)
+    made = catalog.IntervalRecord(
+        journal=f"{NAME}.j{at + 20}", sequencer=at + 1_000_021, owner_revision=1_000 + at % 200
+    )
     made.keys.CopyFrom(interval_to_proto(KeyInterval(start, end)))
     made.owner.worker_id = f"worker-{at % 200}.example.org"
     made.owner.address = f"10.20.30.{at % 200}:7461"
@@ -91,9 +92,8 @@ class Follower:
         await self.commit(draft)
 
 
-async def test_g11_half_a_million_intervals_and_what_one_move_writes_7_1(
-    coordinator: EtcdCoordinator, record_property: Any
-) -> None:
+@pytest.mark.timeout(240)
+async def test_g11_half_a_million_intervals_and_what_one_move_writes_7_1(coordinator: EtcdCoordinator) -> None:
     follower = Follower(coordinator)
     await follower.load()
     began = time.monotonic()

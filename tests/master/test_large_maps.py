@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millwheel.core import interval_chunks
 from millwheel.core.interval_table import NOBODY, check_coverage
 from millwheel.master.draft import MOST_OPERATIONS, MOST_TRANSACTION_BYTES
 from millwheel.master.messages import CancelTopology, Drop, SubmitTopology, Transact
@@ -12,7 +13,14 @@ from millwheel.rpc.failures import FailureCode, RequestError
 
 from .harness import Master, World, computation, source, topology
 
-SETTINGS = MasterSettings(intervals_per_computation=9_000, maps_per_transaction=2)
+SETTINGS = MasterSettings(intervals_per_computation=400, maps_per_transaction=2)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of up to 8 intervals: 400 of them are as many records as 12,000 are else."""
+    monkeypatch.setattr(interval_chunks, "MOST_INTERVALS", 8)
+    monkeypatch.setattr(interval_chunks, "FEW_INTERVALS", 3)
 
 
 class Watched(Master):
@@ -29,8 +37,8 @@ class Watched(Master):
         super().step()
 
 
-def three_times_nine_thousand(world: World) -> tuple[Watched, list[str]]:
-    """Three topologies with 9,000 intervals each, and 60 workers."""
+def three_large_maps(world: World) -> tuple[Watched, list[str]]:
+    """Three topologies with 400 intervals each, and 60 workers."""
     for number in range(60):
         world.join(f"w{number:02}")
     master = Watched(world, settings=SETTINGS)
@@ -52,7 +60,7 @@ def check(world: World, incarnations: list[str]) -> None:
 
 def test_7_1_owners_that_are_gone_are_replaced_in_as_many_transactions_as_it_takes() -> None:
     world = World()
-    master, incarnations = three_times_nine_thousand(world)
+    master, incarnations = three_large_maps(world)
     check(world, incarnations)
     for number in range(0, 60, 2):
         world.leave(f"w{number:02}")
@@ -63,12 +71,12 @@ def test_7_1_owners_that_are_gone_are_replaced_in_as_many_transactions_as_it_tak
     assert master.largest[0] <= MOST_OPERATIONS
     assert master.largest[1] <= MOST_TRANSACTION_BYTES
     loads = [len(world.catalog().owned_by(f"w{number:02}")) for number in range(1, 60, 2)]
-    assert max(loads) - min(loads) <= 64
+    assert max(loads) - min(loads) <= 8
 
 
 def test_a_cancelled_topology_with_a_large_map_goes_bit_by_bit() -> None:
     world = World()
-    master, incarnations = three_times_nine_thousand(world)
+    master, incarnations = three_large_maps(world)
     journals = [interval.journal for interval in world.catalog().tables[incarnations[0]]]
     master.call(CancelTopology("one"))
     known = world.catalog()
@@ -80,7 +88,7 @@ def test_a_cancelled_topology_with_a_large_map_goes_bit_by_bit() -> None:
 
 def test_no_interval_of_a_cancelled_topology_has_an_owner_when_its_journals_are_dropped() -> None:
     world = World()
-    master, incarnations = three_times_nine_thousand(world)
+    master, incarnations = three_large_maps(world)
     master.ask(CancelTopology("two"))
     dropped = False
     while master.waiting or master.follow():
@@ -97,7 +105,7 @@ def test_a_submission_that_no_transaction_can_hold_is_refused_with_a_way_out() -
     world = World()
     world.join("w1")
     master = Master(world, settings=SETTINGS)
-    many = [computation(f"c{number}", {"in": "k"}, []) for number in range(4)]
+    many = [computation(f"c{number}", {"in": "k"}, []) for number in range(3)]
     with pytest.raises(RequestError, match=r"one transaction, and a coordinator takes") as caught:
         master.call(SubmitTopology(topology("wide", [source("in")], many), "r"))
     assert caught.value.code is FailureCode.RESOURCE_EXHAUSTED
