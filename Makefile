@@ -28,6 +28,18 @@ demo: install ## Run the demonstration
 components: install ## Fetch Cassandra and etcd into build/components (fast the second time)
 	@$(RUN) python -m deploy.local.install
 
+# One node of Cassandra or three; accidents on the way; whether the cluster stays up.
+NODES ?= 1
+CHAOS ?=
+KEEP ?=
+.PHONY: cluster
+cluster: components ## The main job on a cluster, compared with one process (NODES=3 CHAOS=1 KEEP=1)
+	@$(RUN) python -m deploy.local --nodes $(NODES) $(if $(CHAOS),--chaos) $(if $(KEEP),--keep)
+
+.PHONY: cluster-stop
+cluster-stop: install ## Stop the cluster that KEEP=1 left up
+	@$(RUN) python -m deploy.local --stop
+
 .PHONY: test
 test: lint components ## Lint, then run every test
 	@$(RUN) pytest --durations=10 --durations-min=1 $(ARGS)

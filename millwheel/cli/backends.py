@@ -18,6 +18,7 @@ from millwheel.core.catalog_keys import LEADERSHIP
 from millwheel.rpc.channel import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.sdk.errors import MillwheelError
+from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import StateStore, StoreError
 from millwheel.store.database import EmbeddedDatabase
 
@@ -125,11 +126,20 @@ async def _open_etcd(section: CoordinatorSection) -> Coordinator:
 
 
 async def _open_cassandra(section: StoreSection) -> StateStore:
-    raise _not_built_in("store", section.kind)
-
-
-def _not_built_in(section: str, kind: str) -> RequestError:
-    return RequestError(FailureCode.FAILED_PRECONDITION, f'{section}.kind = "{kind}" is not part of this installation')
+    return await CassandraStore.open(
+        CassandraSettings(
+            contact_points=section.contact_points,
+            keyspace=section.keyspace,
+            replication=section.replication,
+            local_dc=section.local_dc,
+            username=section.username,
+            password=section.password,
+            tls_ca=section.tls_ca,
+            tls_cert=section.tls_cert,
+            tls_key=section.tls_key,
+            timeout_seconds=section.timeout_seconds,
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)

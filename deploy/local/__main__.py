@@ -1,0 +1,160 @@
+"""``make cluster``: the main job on a whole cluster, against the same job on one process. See ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+import pandas as pd
+
+from deploy.local.chaos import Chaos
+from deploy.local.cluster import LocalCluster
+from deploy.local.comparing import differences, record_counts
+from deploy.local.keeping import keep_in_background, stop_kept
+from examples.demo.first_pass import FirstPass, stream_flights
+from examples.demo.server import ROOT, DemoServer, submit
+from examples.demo.showing import say
+from examples.demo.watching import Watch
+from examples.zeitgeist.flights import load_flights
+from examples.zeitgeist.topology import END
+from millwheel import MAX_TIMESTAMP, MIN_TIMESTAMP, MillwheelError
+
+__all__ = ["main"]
+
+PLACE: Final = ROOT / "build" / "cluster"
+TARGET: Final = "examples.zeitgeist.topology:zeitgeist"
+PATIENCE: Final = 840.0
+"""Seconds after which something hangs."""
+STREAMS_END: Final = 240.0
+"""Seconds from the end of the job to that of the streams, at most: a cluster with accidents has to catch up."""
+
+
+def main() -> int:
+    """The command; 0 if both systems found the same."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
+    parser.add_argument("--nodes", type=int, choices=(1, 3), default=1, help="of Cassandra")
+    parser.add_argument("--chaos", action="store_true", help="kill something of each kind on the way")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up, and say how to reach it")
+    parser.add_argument("--stop", action="store_true", help="stop a cluster that was kept, and do nothing else")
+    told = parser.parse_args()
+    if told.stop:
+        return stop_kept(PLACE)
+    stop_kept(PLACE, quiet=True)
+    shutil.rmtree(PLACE, ignore_errors=True)
+    PLACE.mkdir(parents=True)
+    if told.keep:
+        return keep_in_background(PLACE, lambda done: _run(told, done))
+    return _run(told, lambda cluster, code: None)
+
+
+Done = Callable[["LocalCluster | None", int], None]
+
+
+def _run(told: argparse.Namespace, done: Done) -> int:
+    """Do all of it; ``done`` gets the exit code as soon as it is known. A cluster that is kept is then waited with."""
+    try:
+        return asyncio.run(_stoppable(_job(told, done)))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("interrupted: everything is stopped", file=sys.stderr)
+        return 130
+    except Exception as error:
+        for cause in _causes(error):
+            print(f"FAILED: {cause}", file=sys.stderr)
+        print(f"logs: {PLACE}", file=sys.stderr)
+        done(None, 1)
+        return 1
+
+
+async def _stoppable(work: Coroutine[Any, Any, int]) -> int:
+    """SIGTERM stops as Ctrl-C does: everything that was started is stopped."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
+
+
+async def _job(told: argparse.Namespace, done: Done) -> int:
+    began = time.monotonic()
+    async with asyncio.timeout(PATIENCE) as patience:
+        flights = load_flights()
+        expected = await _embedded(flights)
+        members = 3 if told.chaos or told.nodes == 3 else 1
+        async with LocalCluster(PLACE, say, nodes=told.nodes, members=members) as cluster:
+            say(f"the cluster is ready at {cluster.address}")
+            say(submit(cluster.address, TARGET))
+            watch, chaos = Watch(cluster.address), Chaos(cluster, say)
+            accidents = asyncio.create_task(chaos.run(lambda: _progress(watch))) if told.chaos else None
+            try:
+                found = await stream_flights(cluster, flights, PLACE / "job", watch, STREAMS_END)
+            finally:
+                if accidents is not None:
+                    await _end(accidents)
+            code = _report(expected, found, chaos.killed if told.chaos else None, time.monotonic() - began)
+            if told.keep:
+                patience.reschedule(None)
+                done(cluster, code)
+                await asyncio.Event().wait()
+    return code
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Whatever went wrong in ``task`` goes wrong here."""
+    if not task.done():
+        task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def _embedded(flights: pd.DataFrame) -> FirstPass:
+    say("for comparison: the job on one process, with an embedded store")
+    place = PLACE / "embedded"
+    place.mkdir()
+    with DemoServer(place / "server.log") as server:
+        server.submit(TARGET)
+        return await stream_flights(server, flights, place)
+
+
+def _progress(watch: Watch) -> float:
+    """How far the low watermark is through the year."""
+    if watch.watermark in (MIN_TIMESTAMP, MAX_TIMESTAMP):
+        return float(watch.watermark == MAX_TIMESTAMP)
+    year = 365 * 86_400_000_000
+    return min(1.0, max(0.0, 1 - (END - watch.watermark) / year))
+
+
+def _report(expected: FirstPass, found: FirstPass, killed: list[str] | None, seconds: float) -> int:
+    print("\nRecords of each stream      embedded     cluster")
+    wanted, got = record_counts(expected.found), record_counts(found.found)
+    for name, count in wanted.items():
+        print(f"  {name:22} {count:12,} {got[name]:11,}")
+    for name in killed or ():
+        print(f"killed on the way: {name}")
+    wrong = list(differences(expected.found, found.found))
+    if killed is not None and len(killed) < 4:
+        wrong.append(f"only {len(killed)} of 4 accidents happened before the job was through")
+    for difference in wrong:
+        print(f"FAILED: {difference}", file=sys.stderr)
+    verdict = "the same, record for record" if not wrong else "not the same"
+    took = f"{expected.seconds:.0f} s embedded, {found.seconds:.0f} s on the cluster"
+    print(f"{len(found.found.anomalies)} alerts: {verdict}. The job took {took}; all of it {seconds:.0f} s")
+    return 1 if wrong else 0
+
+
+def _causes(error: BaseException) -> list[str]:
+    """What went wrong, a line for each; what nobody thought of comes with its traceback."""
+    if isinstance(error, BaseExceptionGroup):
+        return [cause for one in error.exceptions for cause in _causes(one)]
+    if not isinstance(error, (RuntimeError, TimeoutError, MillwheelError)):
+        traceback.print_exception(error)
+    return [str(error) or f"not done after {PATIENCE:.0f} seconds"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

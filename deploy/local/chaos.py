@@ -1,0 +1,70 @@
+"""Accidents on the way: SIGKILL to a worker, the leading master, an authority shard and a member of etcd, in turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from deploy.local.cluster import LocalCluster
+from millwheel.client.control import ControlClient
+
+__all__ = ["Chaos"]
+
+_OUTAGE: Final = 3.0
+"""Seconds until etcd's member comes back."""
+
+
+class Chaos:
+    """Kills one thing after another, each when the job has come so far."""
+
+    def __init__(self, cluster: LocalCluster, say: Callable[[str], None]) -> None:
+        self.killed: list[str] = []
+        self._cluster = cluster
+        self._say = say
+        self._accidents: tuple[tuple[float, Callable[[], Awaitable[str]]], ...] = (
+            (0.1, self._worker),
+            (0.3, self._leading_master),
+            (0.5, self._authority_shard),
+            (0.7, self._etcd_member),
+        )
+
+    async def run(self, progress: Callable[[], float]) -> None:
+        """Do it all; ``progress`` goes from 0 to 1."""
+        for at, accident in self._accidents:
+            while progress() < at:  # noqa: ASYNC110 a job of other processes is looked at
+                await asyncio.sleep(0.1)
+            killed = await accident()
+            self.killed.append(killed)
+            self._say(f"chaos: SIGKILL to {killed}")
+
+    async def _worker(self) -> str:
+        return self._kill("worker 1")
+
+    async def _leading_master(self) -> str:
+        async with ControlClient(self._cluster.address, patience=30.0) as client:
+            await client.list_topologies()
+            number = self._cluster.masters.index(client.address) + 1
+        return self._kill(f"master {number}") + ", which led"
+
+    async def _authority_shard(self) -> str:
+        """Of the candidates, one that has a shard."""
+        names = [name for name in self._cluster.services.processes if name.startswith("authority")]
+        serving = [name for name in names if _serves_a_shard(self._cluster, name)]
+        return self._kill(serving[0]) + ", which served a shard"
+
+    async def _etcd_member(self) -> str:
+        etcd = self._cluster.etcd
+        number = len(etcd.members) - 1
+        etcd.kill(number)
+        loop = asyncio.get_running_loop()
+        loop.call_later(_OUTAGE, etcd.members[number].start)
+        return f"member {number + 1} of etcd, of {len(etcd.members)}"
+
+    def _kill(self, name: str) -> str:
+        self._cluster.services.processes[name].kill()
+        return name
+
+
+def _serves_a_shard(cluster: LocalCluster, name: str) -> bool:
+    return "is served here" in cluster.log(name).read_text()

@@ -1,0 +1,30 @@
+"""The same job on two systems, and whether they found the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from examples.demo.watching import Found
+
+__all__ = ["differences", "record_counts"]
+
+_SHOWN = 5
+
+
+def record_counts(found: Found) -> dict[str, int]:
+    """How many records came by each stream."""
+    return {one.name.replace("_", " "): len(getattr(found, one.name)) for one in fields(found)}
+
+
+def differences(expected: Found, found: Found) -> Iterator[str]:
+    """Every difference between what two runs found, record for record; no line, no difference."""
+    for one in fields(expected):
+        wanted: Counter[Any] = Counter(map(repr, getattr(expected, one.name)))
+        got: Counter[Any] = Counter(map(repr, getattr(found, one.name)))
+        for what, records in (("missing", wanted - got), ("too many", got - wanted)):
+            if records:
+                shown = ", ".join(list(records)[:_SHOWN])
+                yield f"{one.name.replace('_', ' ')}: {records.total():,} {what}, such as {shown}"

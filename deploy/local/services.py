@@ -1,0 +1,51 @@
+"""Daemons that are started again when they end, as a service manager would."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from deploy.local.child import ChildProcess
+
+__all__ = ["Services"]
+
+_LOOK: Final = 0.2
+_PAUSE: Final = 1.0
+"""Seconds until a service that ended is started again: systemd's RestartSec in deploy/systemd."""
+
+
+class Services:
+    """Keeps processes running from :meth:`start` to :meth:`stop`. All calls from the main thread."""
+
+    def __init__(self, processes: Mapping[str, ChildProcess], say: Callable[[str], None]) -> None:
+        self.processes = processes
+        self._say = say
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start all, and look after them from now on."""
+        for process in self.processes.values():
+            process.start()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Stop all, politely; their logs stay."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        ChildProcess.stop_all(list(self.processes.values()), patience=15.0)
+
+    async def _watch(self) -> None:
+        ended: dict[str, float] = {}
+        loop = asyncio.get_running_loop()
+        while True:
+            for name, process in self.processes.items():
+                if process.is_running:
+                    continue
+                since = ended.setdefault(name, loop.time())
+                if loop.time() - since >= _PAUSE:
+                    del ended[name]
+                    process.start()
+                    self._say(f"{name} had ended, and is started again (pid {process.pid})")
+            await asyncio.sleep(_LOOK)
