@@ -6,13 +6,22 @@ from collections.abc import Mapping
 from typing import Final
 
 from millwheel.core.catalog import ACTIVE_STATES, Catalog
+from millwheel.core.catalog import code_of as spec_code_of
 from millwheel.core.catalog_keys import worker_key
 from millwheel.core.interval_chunks import Chunk
 from millwheel.core.interval_table import NOBODY
 from millwheel.master.draft import Draft
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-__all__ = ["Assigner", "code_of", "draft_assignments", "draft_releases", "may_run", "release"]
+__all__ = [
+    "Assigner",
+    "code_of",
+    "draft_assignments",
+    "draft_releases",
+    "may_run",
+    "release",
+    "switching_since",
+]
 
 _IDLE: Final = 0.01
 """What an interval weighs beside its load: so that idle ones are spread, too."""
@@ -29,7 +38,7 @@ _NO_LOADS: Final[Mapping[str, float]] = {}
 def code_of(known: Catalog, incarnation: str) -> str | None:
     """The digest of the code that an incarnation runs; None for a stream's log, which runs none."""
     found = known.computation(incarnation)
-    return None if found is None else found[0].spec.code.digest
+    return None if found is None else spec_code_of(found[0].spec, found[1]).digest
 
 
 def may_run(worker: catalog.WorkerRecord, code: str | None) -> bool:
@@ -95,6 +104,14 @@ class Assigner:
         interval.owner_revision = self._known.registration(worker)
         self._weigh(worker, _IDLE + self._loads.get(interval.journal, 0.0))
 
+    def renew(self, interval: catalog.IntervalRecord, code: str | None, draft: Draft) -> None:
+        """Give an interval anew: to its owner, unless that may not run the code or others are made for it."""
+        owner = interval.owner.worker_id
+        if owner in self.candidates(code):
+            self.give(interval, owner, draft)
+        else:
+            self.assign(interval, code, draft)
+
     def _weigh(self, worker: str, weight: float) -> None:
         self._load[worker] += weight
         self._machines[self._machine(worker)] += weight
@@ -113,10 +130,12 @@ def draft_assignments(known: Catalog, draft: Draft, most: int, loads: Mapping[st
     Of large maps as many chunks as a transaction takes; the rest follows in the next one.
     """
     assigner = Assigner(known, loads)
+    since = switching_since(known)
     for incarnation in _active(known):
         table = known.tables.get(incarnation)
         if most == 0 or draft.is_full:
             return
+        switching = since.get(incarnation, 0)
         if table is None:
             continue
         code = code_of(known, incarnation)
@@ -124,12 +143,20 @@ def draft_assignments(known: Catalog, draft: Draft, most: int, loads: Mapping[st
         if assigner.choose(code) is None:
             # Those that have no owner are left as they are, without looking at each of them again.
             lost = [owner for owner in lost if owner != NOBODY]
-        changed = [_assign_chunk(draft, assigner, incarnation, chunk, code) for chunk in table.chunks_of(lost)]
+        chunks = table.chunks if switching else table.chunks_of(lost)
+        changed = [_assign_chunk(draft, assigner, incarnation, chunk, code, switching) for chunk in chunks]
         most -= any(changed)
 
 
-def _assign_chunk(draft: Draft, assigner: Assigner, incarnation: str, chunk: Chunk, code: str | None) -> bool:
-    if draft.is_full:
+def _assign_chunk(
+    draft: Draft, assigner: Assigner, incarnation: str, chunk: Chunk, code: str | None, switching: int
+) -> bool:
+    """``switching``: owners whose sequencer is smaller run what an update has changed."""
+
+    def stays(interval: catalog.IntervalRecord) -> bool:
+        return assigner.is_owned(interval) and interval.sequencer >= switching
+
+    if draft.is_full or all(map(stays, chunk.intervals)):
         return False
     intervals = []
     for old in chunk.intervals:
@@ -137,6 +164,8 @@ def _assign_chunk(draft: Draft, assigner: Assigner, incarnation: str, chunk: Chu
         new.CopyFrom(old)
         if not assigner.is_owned(new):
             assigner.assign(new, code, draft)
+        elif not stays(new):
+            assigner.renew(new, code, draft)
         intervals.append(new)
     return draft.put_intervals(incarnation, intervals)
 
@@ -179,4 +208,14 @@ def _active(known: Catalog) -> list[str]:
     for _, record in known.live_topologies():
         if record.state in ACTIVE_STATES:
             found += [record.incarnations[computation.name] for computation in record.spec.computations]
+            found += [leaving.incarnation for leaving in record.leaving]
+    return found
+
+
+def switching_since(known: Catalog) -> dict[str, int]:
+    """By incarnation that an update has changed: owners whose sequencer is smaller run what was before."""
+    found = {}
+    for _, record in known.live_topologies():
+        found.update({record.incarnations[name]: number for name, number in record.switching.items()})
+        found.update({leaving.incarnation: leaving.switching for leaving in record.leaving})
     return found

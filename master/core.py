@@ -20,7 +20,7 @@ from typing import Final
 
 from millwheel.coordination.contract import Change, Compare, Outcome, Snapshot
 from millwheel.core.catalog import Catalog
-from millwheel.core.time import Timestamp, seconds
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, seconds
 from millwheel.master import injecting, litter, reshaping
 from millwheel.master.assignment import draft_assignments, draft_releases
 from millwheel.master.draft import Draft, Plan
@@ -39,15 +39,18 @@ from millwheel.master.messages import (
     MoveInterval,
     Observe,
     OpenInjector,
+    PauseTopology,
     Progress,
     ReleaseParents,
     Reload,
     Reply,
     Request,
+    ResumeTopology,
     SplitInterval,
     StepDown,
     SubmitTopology,
     Transact,
+    UpdateTopology,
 )
 from millwheel.master.plans import Planner
 from millwheel.master.settings import MasterSettings
@@ -92,6 +95,8 @@ class MasterCore:
         self._leadership = leadership
         self._settings = settings or MasterSettings()
         self._drains = DrainWatch(self._settings.drain_grace)
+        self._delivered: set[str] = set()
+        """Removed computations, by incarnation, that were seen to have nothing to deliver any more."""
         self._queue: deque[tuple[int, Request]] = deque()
         self._operation: _Operation | None = None
         self._numbers = 0
@@ -178,6 +183,11 @@ class MasterCore:
             return []
         self._now = max(self._now, now)
         self._drains.observe(self.catalog, progress, self._now)
+        record = self.catalog.topologies.get(progress.topology)
+        for leaving in record.leaving if record is not None else ():
+            # Plus infinity passes nothing that is pending: what it had produced has been delivered.
+            if progress.watermarks.get(leaving.incarnation, MIN_TIMESTAMP) >= MAX_TIMESTAMP:
+                self._delivered.add(leaving.incarnation)
         return self._and_go_on([])
 
     def weighed(self, loads: Mapping[str, float]) -> None:
@@ -193,7 +203,9 @@ class MasterCore:
         if self._now >= self._observed_at + self._settings.observe_every:
             self._observed_at = self._now
             for name, record in self.catalog.topologies.items():
-                if record.state == catalog.TOPOLOGY_STATE_DRAINING:
+                if record.state == catalog.TOPOLOGY_STATE_DRAINING or (
+                    record.state == catalog.TOPOLOGY_STATE_RUNNING and record.leaving
+                ):
                     done.append(Observe(name))
                 elif record.state == catalog.TOPOLOGY_STATE_CANCELLED:
                     overdue = record.state_changed_at_us < self._forget_before()
@@ -208,10 +220,11 @@ class MasterCore:
     # Reading.
 
     def waiting_for(self, topology: str) -> list[str]:
-        """What a draining topology still waits for, for people."""
+        """What a topology that drains, or changes to a new version, still waits for, for people."""
         record = self.catalog.topologies.get(topology)
         draining = record is not None and record.state == catalog.TOPOLOGY_STATE_DRAINING
-        return self._drains.waiting_for(topology) if draining else []
+        waiting = self._drains.waiting_for(topology) if draining else []
+        return [*waiting, *self._planner().waiting_for(topology)]
 
     # The course of an operation.
 
@@ -331,6 +344,8 @@ class MasterCore:
                 return self._planner().drain(request)
             case CancelTopology():
                 return self._planner().cancel(request)
+            case UpdateTopology() | PauseTopology() | ResumeTopology():
+                return self._planner().change(request)
             case EnsureLog():
                 return self._planner().ensure_log(request)
             case OpenInjector():
@@ -352,14 +367,16 @@ class MasterCore:
 
     def _housekeeping(self) -> tuple[Callable[[], Plan], Plan] | None:
         """The first thing to be done that nobody asks for: ended drains, owners, logs, litter."""
-        plan = self._ended_drains()
-        if plan.puts:
-            return self._ended_drains, plan
+        for due in (self._ended_drains, self._left):
+            plan = due()
+            if plan.puts:
+                return due, plan
         if self._tidy_at == self.catalog.shape:
             return None
         for make in (
             self._assignments,
             self._releases,
+            self._switched,
             self._missing_logs,
             self._retirements,
             self._litter,
@@ -382,8 +399,22 @@ class MasterCore:
         draft_releases(self.catalog, draft, self._settings.maps_per_transaction)
         return draft.plan()
 
+    def _switched(self) -> Plan:
+        return self._planner().switched()
+
+    def _left(self) -> Plan:
+        if not self._delivered:
+            return Plan()
+        plan = self._planner().left(self._delivered)
+        if not plan.puts:
+            leaving = {one.incarnation for _, record in self.catalog.live_topologies() for one in record.leaving}
+            self._delivered &= leaving
+        return plan
+
     def _ended_drains(self) -> Plan:
         for name, record in self.catalog.live_topologies():
+            if record.leaving:
+                continue
             if record.state == catalog.TOPOLOGY_STATE_DRAINING and self._drains.is_through(name):
                 return self._planner().drained(name)
         return Plan()

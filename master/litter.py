@@ -68,6 +68,7 @@ def collect_litter(known: Catalog, most: int) -> Plan:
     referred = {log.incarnation for log in known.logs.values()}
     for _, record in known.live_topologies():
         referred.update(record.incarnations.values())
+        referred.update(leaving.incarnation for leaving in record.leaving)
     litter = sorted(set(known.tables) - referred)
     draft = Draft(known)
     journals: dict[str, None] = {}

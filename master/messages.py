@@ -29,16 +29,19 @@ __all__ = [
     "MoveInterval",
     "Observe",
     "OpenInjector",
+    "PauseTopology",
     "Progress",
     "ReleaseParents",
     "Reload",
     "Reply",
     "Request",
     "Reshape",
+    "ResumeTopology",
     "SplitInterval",
     "StepDown",
     "SubmitTopology",
     "Transact",
+    "UpdateTopology",
 ]
 
 
@@ -62,7 +65,31 @@ class DrainTopology:
 
 @dataclass(frozen=True, slots=True)
 class CancelTopology:
-    """Stop a topology at once, and give up its state."""
+    """Stop a topology at once, and give up its state. The same ``request_id`` again ends nothing that came after."""
+
+    name: str
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateTopology:
+    """Make a new version of a topology, if it still has ``expected_version`` (0: whatever it has)."""
+
+    spec: specs.TopologySpec
+    request_id: str = ""
+    expected_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PauseTopology:
+    """Take the owners from a topology's intervals; everything is kept."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeTopology:
+    """Give the intervals of a paused topology owners again."""
 
     name: str
 
@@ -156,6 +183,9 @@ Request = (
     SubmitTopology
     | DrainTopology
     | CancelTopology
+    | UpdateTopology
+    | PauseTopology
+    | ResumeTopology
     | EnsureLog
     | OpenInjector
     | FinishInjector

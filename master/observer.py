@@ -39,7 +39,7 @@ class Observer:
         record = known.topologies.get(topology)
         if record is None:
             return Progress(topology)
-        incarnations = list(record.incarnations.values())
+        incarnations = [*record.incarnations.values(), *(leaving.incarnation for leaving in record.leaving)]
         intervals = [one for name in incarnations for one in _intervals(known, name) if one.HasField("owner")]
         watermarks, seen = await asyncio.gather(
             asyncio.gather(*(self._watermark(known, name) for name in incarnations)),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NoReturn
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NoReturn
 
 from millwheel.core import catalog_keys as keys
 from millwheel.core.catalog import (
     ACTIVE_STATES,
     LIVE_STATES,
     Catalog,
+    code_of,
     dead_letter_stream,
     outputs_of,
 )
@@ -18,16 +19,43 @@ from millwheel.core.keys import ALL_KEYS, KeyInterval
 from millwheel.core.time import Timestamp
 from millwheel.master.assignment import Assigner, release
 from millwheel.master.draft import Draft, Plan
-from millwheel.master.messages import CancelTopology, DrainTopology, EnsureLog, SubmitTopology
+from millwheel.master.messages import (
+    CancelTopology,
+    DrainTopology,
+    EnsureLog,
+    PauseTopology,
+    ResumeTopology,
+    SubmitTopology,
+    UpdateTopology,
+)
 from millwheel.master.settings import MasterSettings
+from millwheel.master.updating import changed_computations, plain_spec, update_problems
 from millwheel.master.validation import validate
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
-from millwheel.sdk.errors import did_you_mean
+from millwheel.sdk.errors import Problem, did_you_mean
 
 __all__ = ["Planner", "refuse_unknown_stream", "refuse_unknown_topology"]
+
+_CANCELLATIONS: Final = 8
+"""Requests to cancel a topology of one name that are remembered."""
+
+
+def _state_name(record: catalog.TopologyRecord) -> str:
+    return catalog.TopologyState.Name(record.state).removeprefix("TOPOLOGY_STATE_").lower()
+
+
+def _refuse_problems(name: str, problems: Sequence[Problem]) -> None:
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise RequestError(
+            FailureCode.INVALID_ARGUMENT,
+            f"topology {name!r} has {count}",
+            reason="TOPOLOGY_INVALID",
+            problems=list(problems),
+        )
 
 
 def refuse_unknown_topology(name: str, known: Catalog) -> NoReturn:
@@ -69,15 +97,7 @@ class Planner:
         known = self._known.topologies.get(spec.name)
         if known is not None and self._is_repetition(request, known):
             return Plan(answer=lambda: self._known.topologies[spec.name])
-        problems = validate(spec, self._known)
-        if problems:
-            count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-            raise RequestError(
-                FailureCode.INVALID_ARGUMENT,
-                f"topology {spec.name!r} has {count}",
-                reason="TOPOLOGY_INVALID",
-                problems=problems,
-            )
+        _refuse_problems(spec.name, validate(spec, self._known))
         record = catalog.TopologyRecord(
             spec=spec,
             version=known.version + 1 if known is not None else 1,
@@ -85,15 +105,80 @@ class Planner:
             submitted_at_us=self._now,
             state_changed_at_us=self._now,
             request_id=request.request_id,
+            cancelled_by=known.cancelled_by if known is not None else (),
         )
         for computation in spec.computations:
-            intervals = self._first_intervals()
-            record.incarnations[computation.name] = self._new_map(
-                computation.name, spec.name, intervals, spec.code.digest
-            )
+            self._add(record, computation)
         self._draft.put(keys.topology_key(spec.name), record)
         self._logs_of(spec)
         return self._draft.plan(lambda: self._known.topologies[spec.name])
+
+    def _add(self, record: catalog.TopologyRecord, computation: specs.ComputationSpec) -> None:
+        """Give a computation its incarnation, and owners if its topology has any."""
+        code = code_of(record.spec, computation).digest
+        intervals = self._first_intervals()
+        owned = record.state in ACTIVE_STATES
+        record.incarnations[computation.name] = self._new_map(
+            computation.name, record.spec.name, intervals, code, owned=owned
+        )
+
+    def change(self, request: UpdateTopology | PauseTopology | ResumeTopology) -> Plan:
+        """What becomes of a topology that goes on."""
+        if isinstance(request, UpdateTopology):
+            return self.update(request)
+        return self.pause(request) if isinstance(request, PauseTopology) else self.resume(request)
+
+    def update(self, request: UpdateTopology) -> Plan:
+        """Computations come, change and go in one transaction; owners follow, interval by interval.
+
+        What stays keeps its incarnation. What changed, and what goes, is taken over under fresh sequencers: the number
+        drawn here is smaller than those of all owners that know of the new version.
+        """
+        spec = plain_spec(request.spec)
+        name = spec.name
+        record = self._record(name)
+        if request.request_id and request.request_id == record.request_id and spec == record.spec:
+            return Plan(answer=lambda: self._known.topologies[name])
+        self._refuse_update(record, request)
+        _refuse_problems(name, [*validate(spec, self._known), *update_problems(record.spec, spec)])
+        if spec == record.spec:
+            return Plan(answer=lambda: self._known.topologies[name])
+        number = self._draft.draw()
+        staying = {computation.name for computation in spec.computations}
+        for computation in record.spec.computations:
+            if computation.name not in staying:
+                incarnation = record.incarnations.pop(computation.name)
+                record.switching.pop(computation.name, None)
+                record.leaving.add(spec=computation, incarnation=incarnation, switching=number)
+        for changed in changed_computations(record.spec, spec):
+            record.switching[changed] = number
+        record.spec.CopyFrom(spec)
+        record.version += 1
+        record.request_id = request.request_id
+        for computation in spec.computations:
+            if computation.name not in record.incarnations:
+                self._add(record, computation)
+        self._draft.put(keys.topology_key(name), record)
+        self._logs_of(spec)
+        return self._draft.plan(lambda: self._known.topologies[name])
+
+    @staticmethod
+    def _refuse_update(record: catalog.TopologyRecord, request: UpdateTopology) -> None:
+        name, expected = record.spec.name, request.expected_version
+        if record.state not in (catalog.TOPOLOGY_STATE_RUNNING, catalog.TOPOLOGY_STATE_PAUSED):
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"topology {name!r} is {_state_name(record)}, and only one that runs or is paused can be updated",
+                "submit it instead, once the name is free (`millwheel topology cancel`)",
+                reason="NOT_RUNNING",
+            )
+        if expected and expected != record.version:
+            raise RequestError(
+                FailureCode.ABORTED,
+                f"topology {name!r} has version {record.version} by now, not {expected}",
+                "somebody else has updated it: look at what it is now, and try again",
+                reason="VERSION_CHANGED",
+            )
 
     def _is_repetition(self, request: SubmitTopology, known: catalog.TopologyRecord) -> bool:
         """Whether this very submission was made before; ALREADY_EXISTS if another one holds the name."""
@@ -110,11 +195,14 @@ class Planner:
             )
         if known.state not in LIVE_STATES:
             return False
-        state = catalog.TopologyState.Name(known.state).removeprefix("TOPOLOGY_STATE_").lower()
+        state = _state_name(known)
         what = "with the same spec and code" if request.spec == known.spec else "with another spec or other code"
         remedy = f"use another name, or give up its state by `millwheel topology cancel {name}` first"
         if known.state in ACTIVE_STATES:
-            remedy = f"use another name, or first end it by `millwheel topology drain {name}` and then `cancel`"
+            remedy = (
+                f"make it a new version by `millwheel topology update`, use another name, or first end it by "
+                f"`millwheel topology drain {name}` and then `cancel`"
+            )
         raise RequestError(
             FailureCode.ALREADY_EXISTS, f"topology {name!r} is {state} already, {what}", remedy, reason="NAME_TAKEN"
         )
@@ -122,14 +210,17 @@ class Planner:
     def _first_intervals(self) -> list[KeyInterval]:
         return initial_intervals(self._settings.intervals_per_computation, self._settings.split_points)
 
-    def _new_map(self, base: str, topology: str, intervals: list[KeyInterval], code: str | None) -> str:
+    def _new_map(
+        self, base: str, topology: str, intervals: list[KeyInterval], code: str | None, owned: bool = True
+    ) -> str:
         """Put the interval map of a new incarnation, with owners if there are any; returns its id."""
         incarnation = f"{base}.{self._draft.draw()}"
         record = catalog.IntervalMapRecord(computation=base if topology else "", topology=topology)
         for keys_of_interval in intervals:
             interval = record.intervals.add(keys=interval_to_proto(keys_of_interval))
             interval.journal = f"{incarnation}.j{self._draft.draw()}"
-            self._assigner.assign(interval, code, self._draft)
+            if owned:
+                self._assigner.assign(interval, code, self._draft)
         self._draft.put_map(incarnation, record)
         return incarnation
 
@@ -139,7 +230,8 @@ class Planner:
         declared = {stream.name: stream for stream in spec.streams}
         produced = dict.fromkeys(output for computation in spec.computations for output in outputs_of(computation))
         for stream in produced:
-            if stream not in read and stream not in self._known.logs and not self._known.consumers(stream):
+            others = any(consumer.topology != spec.name for consumer in self._known.consumers(stream))
+            if stream not in read and stream not in self._known.logs and not others:
                 self._new_log(stream, declared.get(stream) or self._known.stream(stream))
         if dead_letter_stream(spec.name) not in self._known.logs:
             self._new_log(dead_letter_stream(spec.name), declared.get(dead_letter_stream(spec.name)))
@@ -185,11 +277,12 @@ class Planner:
         if record.state in (catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINED):
             return Plan(answer=lambda: self._known.topologies[request.name])
         if record.state != catalog.TOPOLOGY_STATE_RUNNING:
-            state = catalog.TopologyState.Name(record.state).removeprefix("TOPOLOGY_STATE_").lower()
+            state = _state_name(record)
+            remedy = f"resume it first: `millwheel topology resume {request.name}`"
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
                 f"topology {request.name!r} is {state}, and only a running one can be drained",
-                "nothing is left to drain" if state == "cancelled" else f"resume it first: {request.name}",
+                "nothing is left to drain" if state == "cancelled" else remedy,
                 reason="NOT_RUNNING",
             )
         return self._change_state(record, catalog.TOPOLOGY_STATE_DRAINING)
@@ -198,12 +291,95 @@ class Planner:
         """Everything pending is processed: the intervals lose their owners, and keep their state."""
         return self._change_state(self._record(name), catalog.TOPOLOGY_STATE_DRAINED)
 
+    def pause(self, request: PauseTopology) -> Plan:
+        """The intervals lose their owners, and nothing else: senders keep what is due to them."""
+        return self._halt(request.name, catalog.TOPOLOGY_STATE_RUNNING, catalog.TOPOLOGY_STATE_PAUSED, "paused")
+
+    def resume(self, request: ResumeTopology) -> Plan:
+        """The intervals of a paused topology get owners again, as those of a worker that is gone do."""
+        return self._halt(request.name, catalog.TOPOLOGY_STATE_PAUSED, catalog.TOPOLOGY_STATE_RUNNING, "resumed")
+
+    def _halt(
+        self,
+        name: str,
+        before: catalog.TopologyState.ValueType,
+        after: catalog.TopologyState.ValueType,
+        done: str,
+    ) -> Plan:
+        record = self._record(name)
+        if record.state == after:
+            return Plan(answer=lambda: self._known.topologies[name])
+        if record.state != before:
+            needed = catalog.TopologyState.Name(before).removeprefix("TOPOLOGY_STATE_").lower()
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"topology {name!r} is {_state_name(record)}, and only a {needed} one can be {done}",
+                f"`millwheel topology describe {name}` shows what it is doing",
+                reason="NOT_RUNNING" if before == catalog.TOPOLOGY_STATE_RUNNING else "NOT_PAUSED",
+            )
+        return self._change_state(record, after)
+
     def cancel(self, request: CancelTopology) -> Plan:
         """The intervals lose their owners at once; journals and state are dropped after that, as litter."""
         record = self._record(request.name)
-        if record.state == catalog.TOPOLOGY_STATE_CANCELLED:
+        cancelled = record.state == catalog.TOPOLOGY_STATE_CANCELLED
+        if request.request_id and request.request_id in record.cancelled_by and not cancelled:
+            # It ended a topology that had the name before: what has it now is another.
+            before = catalog.TopologyRecord(version=record.version - 1, state=catalog.TOPOLOGY_STATE_CANCELLED)
+            before.spec.name = request.name
+            return Plan(answer=lambda: before)
+        if cancelled:
             return Plan(answer=lambda: self._known.topologies[request.name])
+        if request.request_id:
+            kept = [*record.cancelled_by, request.request_id][-_CANCELLATIONS:]
+            del record.cancelled_by[:]
+            record.cancelled_by.extend(kept)
         return self._change_state(record, catalog.TOPOLOGY_STATE_CANCELLED)
+
+    def switched(self) -> Plan:
+        """Forget of updates what has been carried out: every interval has an owner that knows the new version."""
+        for name, known in self._known.live_topologies():
+            behind = {one for one, number in known.switching.items() if self._behind(known.incarnations[one], number)}
+            if behind != set(known.switching):
+                record = self._record(name)
+                for one in set(known.switching) - behind:
+                    del record.switching[one]
+                self._draft.put(keys.topology_key(name), record)
+        return self._draft.plan()
+
+    def left(self, delivered: Collection[str]) -> Plan:
+        """Let go of removed computations, by incarnation, that have delivered everything: their maps are litter."""
+        for name, known in self._known.live_topologies():
+            gone = [
+                one
+                for one in known.leaving
+                if one.incarnation in delivered and not self._behind(one.incarnation, one.switching)
+            ]
+            if gone:
+                record = self._record(name)
+                for one in gone:
+                    record.leaving.remove(one)
+                self._draft.put(keys.topology_key(name), record)
+        return self._draft.plan()
+
+    def _behind(self, incarnation: str, number: int) -> int:
+        """How many intervals of an incarnation still have the owners from before an update."""
+        table = self._known.tables.get(incarnation)
+        return sum(interval.sequencer < number for interval in table) if table is not None else 0
+
+    def waiting_for(self, name: str) -> list[str]:
+        """What the updates of a topology still wait for, for people."""
+        known = self._known.topologies.get(name)
+        if known is None or known.state not in LIVE_STATES:
+            return []
+        told = []
+        for one, number in sorted(known.switching.items()):
+            behind = self._behind(known.incarnations[one], number)
+            if behind:
+                told.append(f"computation {one}: {behind} interval(s) that still run the version before")
+        for leaving in known.leaving:
+            told.append(f"removed computation {leaving.spec.name}: what it produced is still being delivered")
+        return told
 
     def _record(self, name: str) -> catalog.TopologyRecord:
         known = self._known.topologies.get(name)
@@ -219,6 +395,6 @@ class Planner:
         record.state_changed_at_us = self._now
         self._draft.put(keys.topology_key(name), record)
         if state not in ACTIVE_STATES:
-            for incarnation in record.incarnations.values():
+            for incarnation in (*record.incarnations.values(), *(one.incarnation for one in record.leaving)):
                 release(self._known, incarnation, self._draft)
         return self._draft.plan(lambda: self._known.topologies[name])

@@ -13,6 +13,7 @@ from millwheel.master.plans import refuse_unknown_stream
 from millwheel.master.shell import MasterShell
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import control_pb2_grpc
 
@@ -28,7 +29,11 @@ def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
         refuse_unknown_stream(stream, known)
     reports_to = known.authority_of(injector_sender(stream))
     response = control.WatchRoutingResponse(stream=spec, draining=known.is_draining(stream), authority=reports_to)
-    for consumer in known.consumers(stream):
+    consumers = known.consumers(stream)
+    topologies = sorted({consumer.topology for consumer in consumers if not consumer.log})
+    paused = catalog.TOPOLOGY_STATE_PAUSED
+    response.paused.extend(name for name in topologies if known.topologies[name].state == paused)
+    for consumer in consumers:
         response.consumers.add(
             incarnation=consumer.incarnation,
             topology=consumer.topology,

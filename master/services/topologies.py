@@ -8,16 +8,25 @@ from typing import Any, Final, cast
 import grpc
 
 from millwheel.core.catalog import LIVE_STATES, Catalog, dead_letter_stream, outputs_of
-from millwheel.master.messages import CancelTopology, DrainTopology, SubmitTopology
+from millwheel.master.messages import (
+    CancelTopology,
+    DrainTopology,
+    PauseTopology,
+    ResumeTopology,
+    SubmitTopology,
+    UpdateTopology,
+)
 from millwheel.master.packages import MAX_PACKAGE_BYTES
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.shell import MasterShell
+from millwheel.master.updating import update_problems
 from millwheel.master.validation import validate
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import control_pb2_grpc
+from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["TopologyServicer"]
 
@@ -71,16 +80,45 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
         return await answering(context, lambda: self._submit(request))
 
     async def _submit(self, request: control.SubmitTopologyRequest) -> control.SubmitTopologyResponse:
-        digest = request.spec.code.digest
-        if not await (await self._shell.packages()).has(digest):
-            raise RequestError(
-                FailureCode.FAILED_PRECONDITION,
-                f"the code package {digest} of topology {request.spec.name!r} is not here",
-                "upload it by UploadPackage first",
-                reason="PACKAGE_UNKNOWN",
-            )
+        await self._check_packages(request.spec)
         record = await self._shell.ask(SubmitTopology(request.spec, request.request_id))
         return control.SubmitTopologyResponse(topology=cast("catalog.TopologyRecord", record))
+
+    async def _check_packages(self, spec: specs.TopologySpec) -> None:
+        """RequestError (FAILED_PRECONDITION) unless all code that a topology names is here."""
+        packages = await self._shell.packages()
+        codes = [spec.code, *(one.code for one in spec.computations if one.HasField("code"))]
+        for digest in dict.fromkeys(code.digest for code in codes):
+            if not await packages.has(digest):
+                raise RequestError(
+                    FailureCode.FAILED_PRECONDITION,
+                    f"the code package {digest} of topology {spec.name!r} is not here",
+                    "upload it by UploadPackage first",
+                    reason="PACKAGE_UNKNOWN",
+                )
+
+    async def UpdateTopology(
+        self, request: control.UpdateTopologyRequest, context: Context
+    ) -> control.UpdateTopologyResponse:
+        return await answering(context, lambda: self._update(request))
+
+    async def _update(self, request: control.UpdateTopologyRequest) -> control.UpdateTopologyResponse:
+        await self._check_packages(request.spec)
+        update = UpdateTopology(request.spec, request.request_id, request.expected_version)
+        record = await self._shell.ask(update)
+        return control.UpdateTopologyResponse(topology=cast("catalog.TopologyRecord", record))
+
+    async def PauseTopology(
+        self, request: control.PauseTopologyRequest, context: Context
+    ) -> control.PauseTopologyResponse:
+        record = await answering(context, lambda: self._shell.ask(PauseTopology(request.name)))
+        return control.PauseTopologyResponse(topology=cast("catalog.TopologyRecord", record))
+
+    async def ResumeTopology(
+        self, request: control.ResumeTopologyRequest, context: Context
+    ) -> control.ResumeTopologyResponse:
+        record = await answering(context, lambda: self._shell.ask(ResumeTopology(request.name)))
+        return control.ResumeTopologyResponse(topology=cast("catalog.TopologyRecord", record))
 
     async def ValidateTopology(
         self, request: control.ValidateTopologyRequest, context: Context
@@ -89,9 +127,14 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
 
     async def _validate(self, request: control.ValidateTopologyRequest) -> control.ValidateTopologyResponse:
         known = (await self._shell.term()).catalog
-        problems = [control.Problem(where=one.where, message=one.message) for one in validate(request.spec, known)]
+        found = validate(request.spec, known)
         holder = known.topologies.get(request.spec.name)
-        if holder is not None and holder.state in LIVE_STATES and holder.spec != request.spec:
+        if request.update:
+            if holder is None or holder.state not in LIVE_STATES:
+                refuse_unknown_topology(request.spec.name, known)
+            found += update_problems(holder.spec, request.spec)
+        problems = [control.Problem(where=one.where, message=one.message) for one in found]
+        if not request.update and holder is not None and holder.state in LIVE_STATES and holder.spec != request.spec:
             told = "another topology of this name runs, or its state is kept: use another name, or cancel that one"
             problems.append(control.Problem(where=f"topology {request.spec.name!r}", message=told))
         return control.ValidateTopologyResponse(problems=problems)
@@ -135,7 +178,7 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
     async def CancelTopology(
         self, request: control.CancelTopologyRequest, context: Context
     ) -> control.CancelTopologyResponse:
-        record = await answering(context, lambda: self._shell.ask(CancelTopology(request.name)))
+        record = await answering(context, lambda: self._shell.ask(CancelTopology(request.name, request.request_id)))
         return control.CancelTopologyResponse(topology=cast("catalog.TopologyRecord", record))
 
 

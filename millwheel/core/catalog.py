@@ -26,6 +26,7 @@ __all__ = [
     "Catalog",
     "Consumer",
     "OwnedInterval",
+    "code_of",
     "dead_letter_stream",
     "dead_letter_writers",
     "injector_sender",
@@ -240,6 +241,9 @@ class Catalog:
             for computation in record.spec.computations:
                 for output in outputs_of(computation):
                     found.setdefault(output, specs.StreamSpec(name=output))
+            for leaving in record.leaving:
+                for output in outputs_of(leaving.spec):
+                    found.setdefault(output, specs.StreamSpec(name=output))
             letters = dead_letter_stream(name)
             found.setdefault(
                 letters,
@@ -258,13 +262,20 @@ class Catalog:
         return not any(record.state in open_states for record in concerned)
 
     def producers(self, stream: str) -> tuple[str, ...]:
-        """The incarnations of the live computations that produce to ``stream``, dead letters included."""
+        """The incarnations of the live computations that produce to ``stream``, dead letters included.
+
+        One that was removed is among them until what it had produced is delivered (7.1).
+        """
         found = []
         for name, record in self.live_topologies():
             writers = dead_letter_writers(record.spec) if stream == dead_letter_stream(name) else frozenset()
             for computation in record.spec.computations:
                 if stream in outputs_of(computation) or computation.name in writers:
                     found.append(record.incarnations[computation.name])
+            for leaving in record.leaving:
+                letters = leaving.spec.failure_policy.action == specs.FAILURE_ACTION_DEAD_LETTER
+                if stream in outputs_of(leaving.spec) or (letters and stream == dead_letter_stream(name)):
+                    found.append(leaving.incarnation)
         return tuple(found)
 
     def senders(self, stream: str) -> tuple[str, ...]:
@@ -288,6 +299,16 @@ class Catalog:
             nothing = (specs.KeySpec(), specs.CodeReference())
             found.append(Consumer(log.incarnation, "", "", *nothing, exactly_once=True, feedback=False, log=True))
         return tuple(found)
+
+    def edges(self) -> frozenset[tuple[str, str]]:
+        """(consumer's incarnation, stream) of everything that is consumed, logs included: see :meth:`consumers`."""
+        found = {(log.incarnation, stream) for stream, log in self.logs.items()}
+        for _, record in self.live_topologies():
+            if record.state != catalog.TOPOLOGY_STATE_DRAINED:
+                for computation in record.spec.computations:
+                    incarnation = record.incarnations[computation.name]
+                    found.update((incarnation, edge.stream) for edge in computation.inputs)
+        return frozenset(found)
 
     # Intervals: who owns what.
 
@@ -330,6 +351,14 @@ class Catalog:
                     return record, computation
         return None
 
+    def leaving(self, incarnation: str) -> tuple[catalog.TopologyRecord, catalog.LeavingComputation] | None:
+        """The topology that a computation was removed from, and what is known of it, while it still delivers."""
+        for _, record in self.live_topologies():
+            for leaving in record.leaving:
+                if leaving.incarnation == incarnation:
+                    return record, leaving
+        return None
+
     def log_of(self, incarnation: str) -> catalog.StreamLogRecord | None:
         """The stream log that an incarnation stands for, or None."""
         return next((log for log in self.logs.values() if log.incarnation == incarnation), None)
@@ -342,6 +371,11 @@ class Catalog:
         """Who keeps the low watermark of ``computation`` (7.2), or None while its shard is away."""
         record = self.authorities.get(self.shard_of(computation))
         return None if record is None else record.endpoint
+
+
+def code_of(topology: specs.TopologySpec, computation: specs.ComputationSpec) -> specs.CodeReference:
+    """The code that a computation runs: its topology's, unless it came by itself."""
+    return computation.code if computation.HasField("code") else topology.code
 
 
 def outputs_of(computation: specs.ComputationSpec) -> tuple[str, ...]:
@@ -363,7 +397,7 @@ def _consumer(
         topology=name,
         computation=computation.name,
         key=edge.key,
-        code=record.spec.code,
+        code=code_of(record.spec, computation),
         exactly_once=computation.exactly_once,
         feedback=edge.feedback,
         log=False,

@@ -75,6 +75,26 @@ class TopologyRecord(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class SwitchingEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SPEC_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
@@ -82,6 +102,9 @@ class TopologyRecord(_message.Message):
     SUBMITTED_AT_US_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     STATE_CHANGED_AT_US_FIELD_NUMBER: _builtins.int
+    SWITCHING_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    CANCELLED_BY_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     state: Global___TopologyState.ValueType
     submitted_at_us: _builtins.int
@@ -95,6 +118,20 @@ class TopologyRecord(_message.Message):
     def incarnations(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """By computation name: the incarnation id under which its state is stored. Never used twice."""
 
+    @_builtins.property
+    def switching(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """By name of a computation that the last updates changed: intervals whose sequencer is smaller still run what
+        was before, and are given to an owner anew. A name goes once none of its intervals does.
+        """
+
+    @_builtins.property
+    def leaving(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeavingComputation]:
+        """Removed computations of which something is still to be delivered."""
+
+    @_builtins.property
+    def cancelled_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The ids of the last requests that cancelled a topology of this name: repeated, they end nothing else."""
+
     def __init__(
         self,
         *,
@@ -105,14 +142,50 @@ class TopologyRecord(_message.Message):
         submitted_at_us: _builtins.int = ...,
         request_id: _builtins.str = ...,
         state_changed_at_us: _builtins.int = ...,
+        switching: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        leaving: _abc.Iterable[Global___LeavingComputation] | None = ...,
+        cancelled_by: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnations", b"incarnations", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "incarnations", b"incarnations", "leaving", b"leaving", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopologyRecord: _TypeAlias = TopologyRecord  # noqa: Y015
+
+@_typing.final
+class LeavingComputation(_message.Message):
+    """A computation that an update has removed. It takes no deliveries and runs no hooks; its pending productions
+    are still delivered, and until they are it takes part in the low watermarks of its streams.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SWITCHING_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.str
+    switching: _builtins.int
+    """Intervals whose sequencer is smaller still run it."""
+    @_builtins.property
+    def spec(self) -> _topology_pb2.ComputationSpec:
+        """As the last version that had it declared it."""
+
+    def __init__(
+        self,
+        *,
+        spec: _topology_pb2.ComputationSpec | None = ...,
+        incarnation: _builtins.str = ...,
+        switching: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "spec", b"spec", "switching", b"switching"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeavingComputation: _TypeAlias = LeavingComputation  # noqa: Y015
 
 @_typing.final
 class IntervalMapRecord(_message.Message):

@@ -146,20 +146,156 @@ class SubmitTopologyResponse(_message.Message):
 Global___SubmitTopologyResponse: _TypeAlias = SubmitTopologyResponse  # noqa: Y015
 
 @_typing.final
-class ValidateTopologyRequest(_message.Message):
+class UpdateTopologyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SPEC_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    EXPECTED_VERSION_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Chosen by the client; the same id again is the same update."""
+    expected_version: _builtins.int
+    """Unless it is 0: refuse if the topology has another version by now."""
     @_builtins.property
     def spec(self) -> _topology_pb2.TopologySpec: ...
     def __init__(
         self,
         *,
         spec: _topology_pb2.TopologySpec | None = ...,
+        request_id: _builtins.str = ...,
+        expected_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_version", b"expected_version", "request_id", b"request_id", "spec", b"spec"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateTopologyRequest: _TypeAlias = UpdateTopologyRequest  # noqa: Y015
+
+@_typing.final
+class UpdateTopologyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topology(self) -> _catalog_pb2.TopologyRecord: ...
+    def __init__(
+        self,
+        *,
+        topology: _catalog_pb2.TopologyRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateTopologyResponse: _TypeAlias = UpdateTopologyResponse  # noqa: Y015
+
+@_typing.final
+class PauseTopologyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseTopologyRequest: _TypeAlias = PauseTopologyRequest  # noqa: Y015
+
+@_typing.final
+class PauseTopologyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topology(self) -> _catalog_pb2.TopologyRecord: ...
+    def __init__(
+        self,
+        *,
+        topology: _catalog_pb2.TopologyRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseTopologyResponse: _TypeAlias = PauseTopologyResponse  # noqa: Y015
+
+@_typing.final
+class ResumeTopologyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeTopologyRequest: _TypeAlias = ResumeTopologyRequest  # noqa: Y015
+
+@_typing.final
+class ResumeTopologyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topology(self) -> _catalog_pb2.TopologyRecord: ...
+    def __init__(
+        self,
+        *,
+        topology: _catalog_pb2.TopologyRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeTopologyResponse: _TypeAlias = ResumeTopologyResponse  # noqa: Y015
+
+@_typing.final
+class ValidateTopologyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: _builtins.int
+    UPDATE_FIELD_NUMBER: _builtins.int
+    update: _builtins.bool
+    """Whether it is to be a new version of the topology of that name, and not a topology of its own."""
+    @_builtins.property
+    def spec(self) -> _topology_pb2.TopologySpec: ...
+    def __init__(
+        self,
+        *,
+        spec: _topology_pb2.TopologySpec | None = ...,
+        update: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -291,7 +427,7 @@ class GetTopologyResponse(_message.Message):
 
     @_builtins.property
     def waiting_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """While it drains: what it still waits for."""
+        """While it drains, or changes to a new version: what it still waits for."""
 
     def __init__(
         self,
@@ -472,6 +608,7 @@ class WatchRoutingResponse(_message.Message):
     CONSUMERS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     AUTHORITY_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     draining: _builtins.bool
     """Every topology that takes the stream's injected records is draining or has ended: send what is pending, no more."""
@@ -483,6 +620,10 @@ class WatchRoutingResponse(_message.Message):
     def authority(self) -> _common_pb2.Endpoint:
         """Where the stream's injectors report their watermarks now; absent while the shard is away."""
 
+    @_builtins.property
+    def paused(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The topologies that consume the stream and are paused: what is due to them is kept by whoever sends it."""
+
     def __init__(
         self,
         *,
@@ -491,10 +632,11 @@ class WatchRoutingResponse(_message.Message):
         consumers: _abc.Iterable[Global___ConsumerRoute] | None = ...,
         draining: _builtins.bool = ...,
         authority: _common_pb2.Endpoint | None = ...,
+        paused: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "stream", b"stream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "consumers", b"consumers", "draining", b"draining", "revision", b"revision", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "consumers", b"consumers", "draining", b"draining", "paused", b"paused", "revision", b"revision", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -65,6 +65,21 @@ class TopologyServiceStub:
                 request_serializer=millwheel_dot_v1_dot_control__pb2.GetTopologyRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_control__pb2.GetTopologyResponse.FromString,
                 _registered_method=True)
+        self.UpdateTopology = channel.unary_unary(
+                '/millwheel.v1.TopologyService/UpdateTopology',
+                request_serializer=millwheel_dot_v1_dot_control__pb2.UpdateTopologyRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_control__pb2.UpdateTopologyResponse.FromString,
+                _registered_method=True)
+        self.PauseTopology = channel.unary_unary(
+                '/millwheel.v1.TopologyService/PauseTopology',
+                request_serializer=millwheel_dot_v1_dot_control__pb2.PauseTopologyRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_control__pb2.PauseTopologyResponse.FromString,
+                _registered_method=True)
+        self.ResumeTopology = channel.unary_unary(
+                '/millwheel.v1.TopologyService/ResumeTopology',
+                request_serializer=millwheel_dot_v1_dot_control__pb2.ResumeTopologyRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_control__pb2.ResumeTopologyResponse.FromString,
+                _registered_method=True)
         self.DrainTopology = channel.unary_unary(
                 '/millwheel.v1.TopologyService/DrainTopology',
                 request_serializer=millwheel_dot_v1_dot_control__pb2.DrainTopologyRequest.SerializeToString,
@@ -120,6 +135,27 @@ class TopologyServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateTopology(self, request, context):
+        """A new version: computations come, change and go while the rest runs on. Nothing is changed if it is refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseTopology(self, request, context):
+        """Its intervals lose their owners; state, timers and everything pending is kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeTopology(self, request, context):
+        """Its intervals get owners again, who go on where the former ones stopped.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainTopology(self, request, context):
         """Stops taking injections, lets what is pending run out, then stops.
         """
@@ -166,6 +202,21 @@ def add_TopologyServiceServicer_to_server(servicer, server):
                     servicer.GetTopology,
                     request_deserializer=millwheel_dot_v1_dot_control__pb2.GetTopologyRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_control__pb2.GetTopologyResponse.SerializeToString,
+            ),
+            'UpdateTopology': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateTopology,
+                    request_deserializer=millwheel_dot_v1_dot_control__pb2.UpdateTopologyRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_control__pb2.UpdateTopologyResponse.SerializeToString,
+            ),
+            'PauseTopology': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseTopology,
+                    request_deserializer=millwheel_dot_v1_dot_control__pb2.PauseTopologyRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_control__pb2.PauseTopologyResponse.SerializeToString,
+            ),
+            'ResumeTopology': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeTopology,
+                    request_deserializer=millwheel_dot_v1_dot_control__pb2.ResumeTopologyRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_control__pb2.ResumeTopologyResponse.SerializeToString,
             ),
             'DrainTopology': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainTopology,
@@ -341,6 +392,87 @@ class TopologyService:
             '/millwheel.v1.TopologyService/GetTopology',
             millwheel_dot_v1_dot_control__pb2.GetTopologyRequest.SerializeToString,
             millwheel_dot_v1_dot_control__pb2.GetTopologyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateTopology(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.TopologyService/UpdateTopology',
+            millwheel_dot_v1_dot_control__pb2.UpdateTopologyRequest.SerializeToString,
+            millwheel_dot_v1_dot_control__pb2.UpdateTopologyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseTopology(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.TopologyService/PauseTopology',
+            millwheel_dot_v1_dot_control__pb2.PauseTopologyRequest.SerializeToString,
+            millwheel_dot_v1_dot_control__pb2.PauseTopologyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeTopology(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.TopologyService/ResumeTopology',
+            millwheel_dot_v1_dot_control__pb2.ResumeTopologyRequest.SerializeToString,
+            millwheel_dot_v1_dot_control__pb2.ResumeTopologyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,12 @@ class TopologyServiceStub:
     """Everything wrong with it, without changing anything."""
     ListTopologies: _grpc.UnaryUnaryMultiCallable[_control_pb2.ListTopologiesRequest, _control_pb2.ListTopologiesResponse]
     GetTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetTopologyRequest, _control_pb2.GetTopologyResponse]
+    UpdateTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.UpdateTopologyRequest, _control_pb2.UpdateTopologyResponse]
+    """A new version: computations come, change and go while the rest runs on. Nothing is changed if it is refused."""
+    PauseTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.PauseTopologyRequest, _control_pb2.PauseTopologyResponse]
+    """Its intervals lose their owners; state, timers and everything pending is kept."""
+    ResumeTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.ResumeTopologyRequest, _control_pb2.ResumeTopologyResponse]
+    """Its intervals get owners again, who go on where the former ones stopped."""
     DrainTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.DrainTopologyRequest, _control_pb2.DrainTopologyResponse]
     """Stops taking injections, lets what is pending run out, then stops."""
     CancelTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.CancelTopologyRequest, _control_pb2.CancelTopologyResponse]
@@ -61,6 +67,12 @@ class TopologyServiceAsyncStub(TopologyServiceStub):
     """Everything wrong with it, without changing anything."""
     ListTopologies: _aio.UnaryUnaryMultiCallable[_control_pb2.ListTopologiesRequest, _control_pb2.ListTopologiesResponse]  # type: ignore[assignment]
     GetTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.GetTopologyRequest, _control_pb2.GetTopologyResponse]  # type: ignore[assignment]
+    UpdateTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.UpdateTopologyRequest, _control_pb2.UpdateTopologyResponse]  # type: ignore[assignment]
+    """A new version: computations come, change and go while the rest runs on. Nothing is changed if it is refused."""
+    PauseTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.PauseTopologyRequest, _control_pb2.PauseTopologyResponse]  # type: ignore[assignment]
+    """Its intervals lose their owners; state, timers and everything pending is kept."""
+    ResumeTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.ResumeTopologyRequest, _control_pb2.ResumeTopologyResponse]  # type: ignore[assignment]
+    """Its intervals get owners again, who go on where the former ones stopped."""
     DrainTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.DrainTopologyRequest, _control_pb2.DrainTopologyResponse]  # type: ignore[assignment]
     """Stops taking injections, lets what is pending run out, then stops."""
     CancelTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.CancelTopologyRequest, _control_pb2.CancelTopologyResponse]  # type: ignore[assignment]
@@ -113,6 +125,30 @@ class TopologyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.GetTopologyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.GetTopologyResponse, _abc.Awaitable[_control_pb2.GetTopologyResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UpdateTopology(
+        self,
+        request: _control_pb2.UpdateTopologyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.UpdateTopologyResponse, _abc.Awaitable[_control_pb2.UpdateTopologyResponse]]:
+        """A new version: computations come, change and go while the rest runs on. Nothing is changed if it is refused."""
+
+    @_abc_1.abstractmethod
+    def PauseTopology(
+        self,
+        request: _control_pb2.PauseTopologyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.PauseTopologyResponse, _abc.Awaitable[_control_pb2.PauseTopologyResponse]]:
+        """Its intervals lose their owners; state, timers and everything pending is kept."""
+
+    @_abc_1.abstractmethod
+    def ResumeTopology(
+        self,
+        request: _control_pb2.ResumeTopologyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.ResumeTopologyResponse, _abc.Awaitable[_control_pb2.ResumeTopologyResponse]]:
+        """Its intervals get owners again, who go on where the former ones stopped."""
 
     @_abc_1.abstractmethod
     def DrainTopology(

@@ -250,6 +250,8 @@ class ComputationSpec(_message.Message):
     FAILURE_POLICY_FIELD_NUMBER: _builtins.int
     STATE_TYPE_FIELD_NUMBER: _builtins.int
     STRAGGLER_DELAY_US_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     implementation: _builtins.str
     """"module:class", for describe and error messages."""
@@ -270,6 +272,14 @@ class ComputationSpec(_message.Message):
     def outputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def failure_policy(self) -> Global___FailurePolicy: ...
+    @_builtins.property
+    def code(self) -> Global___CodeReference:
+        """Where it runs other code than the topology names, as one that was added by itself does."""
+
+    @_builtins.property
+    def state(self) -> Global___StateSchema:
+        """What its stored state looks like, so that a new version can be told from one that reads it."""
+
     def __init__(
         self,
         *,
@@ -284,14 +294,74 @@ class ComputationSpec(_message.Message):
         failure_policy: Global___FailurePolicy | None = ...,
         state_type: _builtins.str = ...,
         straggler_delay_us: _builtins.int = ...,
+        code: Global___CodeReference | None = ...,
+        state: Global___StateSchema | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure_policy", b"failure_policy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "failure_policy", b"failure_policy", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exactly_once", b"exactly_once", "failure_policy", b"failure_policy", "implementation", b"implementation", "inputs", b"inputs", "late_policy", b"late_policy", "late_stream", b"late_stream", "name", b"name", "outputs", b"outputs", "state_type", b"state_type", "straggler_delay_us", b"straggler_delay_us", "strong_productions", b"strong_productions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "exactly_once", b"exactly_once", "failure_policy", b"failure_policy", "implementation", b"implementation", "inputs", b"inputs", "late_policy", b"late_policy", "late_stream", b"late_stream", "name", b"name", "outputs", b"outputs", "state", b"state", "state_type", b"state_type", "straggler_delay_us", b"straggler_delay_us", "strong_productions", b"strong_productions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ComputationSpec: _TypeAlias = ComputationSpec  # noqa: Y015
+
+@_typing.final
+class StateSchema(_message.Message):
+    """The form in which a computation's states are stored."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    format: Global___ValueFormat.ValueType
+    version: _builtins.int
+    """The user's number for it. A larger one says that the computation reads what smaller ones have stored."""
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateField]:
+        """Every field of the type, those of types within it included, in the order of their paths."""
+
+    def __init__(
+        self,
+        *,
+        format: Global___ValueFormat.ValueType = ...,
+        fields: _abc.Iterable[Global___StateField] | None = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields", b"fields", "format", b"format", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateSchema: _TypeAlias = StateSchema  # noqa: Y015
+
+@_typing.final
+class StateField(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    OPTIONAL_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """"windows[].count"; empty: the state itself."""
+    type: _builtins.str
+    optional: _builtins.bool
+    """Whether a state that lacks it can be read."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        type: _builtins.str = ...,
+        optional: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["optional", b"optional", "path", b"path", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateField: _TypeAlias = StateField  # noqa: Y015
 
 @_typing.final
 class InputSpec(_message.Message):

@@ -1,0 +1,65 @@
+"""Whether a new version of a computation can read what the one before has stored (section 4.4). Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millwheel.rpc.v1 import topology_pb2 as specs
+
+__all__ = ["state_problem"]
+
+_STATELESS: Final = frozenset({"", "None", "NoneType"})
+_MOST: Final = 5
+"""Differences that are told, at most."""
+
+
+def state_problem(old: specs.ComputationSpec, new: specs.ComputationSpec) -> str:
+    """Why ``new`` must not run on the states of ``old``, and what to declare; empty if it may.
+
+    It may if they are of one form; if all that differs are fields that ``new`` has in addition, and can do without; or
+    if it has a larger state version, which says that it migrates what smaller ones have stored.
+    """
+    if new.state.version < old.state.version:
+        return (
+            f"its state version is {new.state.version}, and states of version {old.state.version} are stored: "
+            f"set state_version = {old.state.version + 1} and migrate from those"
+        )
+    if new.state.version > old.state.version or old.state_type in _STATELESS:
+        return ""
+    differences = _differences(old, new)
+    if not differences:
+        return ""
+    told = "; ".join(differences[:_MOST]) + ("; …" if len(differences) > _MOST else "")
+    return (
+        f"its state is a {new.state_type}, and a {old.state_type} is stored that cannot be read as one ({told}): "
+        f"set state_version = {max(1, old.state.version) + 1} and define migrate(self, stored), which makes the new "
+        "state of an old one; or give the computation another name=, to begin without state"
+    )
+
+
+def _differences(old: specs.ComputationSpec, new: specs.ComputationSpec) -> list[str]:
+    if not old.state.fields:
+        same = old.state_type == new.state_type
+        return [] if same else [f"it was a {old.state_type}"]
+    if old.state.format != new.state.format:
+        then, now = (specs.ValueFormat.Name(one.state.format).removeprefix("VALUE_FORMAT_") for one in (old, new))
+        return [f"it was encoded as {then.lower()}, and is as {now.lower()} now"]
+    before = {field.path: field for field in old.state.fields}
+    after = {field.path: field for field in new.state.fields}
+    found = []
+    for path, field in before.items():
+        if path not in after:
+            found.append(f"{_name(path)} is gone")
+        elif after[path].type != field.type:
+            found.append(f"{_name(path)} was {field.type}, and is {after[path].type}")
+        elif field.optional and not after[path].optional:
+            found.append(f"{_name(path)} may be missing, and has no default now")
+    spared = {path for path in after.keys() - before.keys() if after[path].optional}
+    for path in sorted(after.keys() - before.keys() - spared):
+        if not any(path.startswith((f"{one}.", f"{one}[")) for one in spared):
+            found.append(f"{_name(path)} is new, and has no default")
+    return found
+
+
+def _name(path: str) -> str:
+    return f"field {path!r}" if path else "the whole"

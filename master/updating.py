@@ -1,0 +1,86 @@
+"""What a new version of a topology changes, and what it may not change while the rest runs (section 4.1). Pure.
+
+Invariants: a computation that stays keeps its incarnation, and with it state, timers and pending productions; its
+owners change to the new version by a takeover, so no interval ever runs two versions at once; what is stored or on the
+way is never read as something that it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millwheel.core.catalog import code_of
+from millwheel.master.migrating import state_problem
+from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.errors import Problem
+
+__all__ = ["changed_computations", "plain_spec", "update_problems"]
+
+
+def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
+    """The same spec, where computations name code only if it is not the topology's."""
+    plain = specs.TopologySpec()
+    plain.CopyFrom(spec)
+    for computation in plain.computations:
+        if computation.HasField("code") and computation.code == spec.code:
+            computation.ClearField("code")
+    return plain
+
+
+def changed_computations(old: specs.TopologySpec, new: specs.TopologySpec) -> list[str]:
+    """The computations of both whose owners must begin anew: their code, or what is declared of them, has changed."""
+    before = {computation.name: _whole(old, computation) for computation in old.computations}
+    return [one.name for one in new.computations if one.name in before and before[one.name] != _whole(new, one)]
+
+
+def _whole(spec: specs.TopologySpec, computation: specs.ComputationSpec) -> specs.ComputationSpec:
+    whole = specs.ComputationSpec()
+    whole.CopyFrom(computation)
+    whole.code.CopyFrom(code_of(spec, computation))
+    return whole
+
+
+def update_problems(old: specs.TopologySpec, new: specs.TopologySpec) -> list[Problem]:
+    """Why ``new`` cannot take the place of ``old`` while it runs; empty if it can."""
+    return [*_streams(old, new), *_computations(old, new)]
+
+
+def _streams(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[Problem]:
+    before = {stream.name: stream for stream in old.streams}
+    for stream in new.streams:
+        was = before.get(stream.name)
+        if was is None:
+            continue
+        for what, then, now in (
+            ("type", was.record_type, stream.record_type),
+            ("format", _format(was), _format(stream)),
+        ):
+            if then != now:
+                yield Problem(
+                    f"stream {stream.name!r}",
+                    f"its {what} is {now}, and records of it that are on the way were made as {then}: "
+                    "give the new kind a stream of another name",
+                )
+                break
+
+
+def _format(stream: specs.StreamSpec) -> str:
+    return specs.ValueFormat.Name(stream.format).removeprefix("VALUE_FORMAT_").lower()
+
+
+def _computations(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[Problem]:
+    before = {computation.name: computation for computation in old.computations}
+    for computation in new.computations:
+        was = before.get(computation.name)
+        if was is None:
+            continue
+        where = f"computation {computation.name!r}"
+        if computation.strong_productions and not was.strong_productions:
+            yield Problem(
+                where,
+                "its productions were weak, and what was sent before its commit would be sent twice as strong ones: "
+                "keep strong=False, or give the new one another name=",
+            )
+        problem = state_problem(was, computation)
+        if problem:
+            yield Problem(where, problem)

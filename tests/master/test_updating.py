@@ -1,0 +1,356 @@
+"""Topologies change while they run: what an update does to the catalog, and what it refuses (sections 4.1, 7.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from millwheel.core.catalog import Catalog
+from millwheel.core.time import MAX_TIMESTAMP, Timestamp, seconds
+from millwheel.master.messages import (
+    CancelTopology,
+    DrainTopology,
+    IntervalName,
+    MergeIntervals,
+    PauseTopology,
+    Progress,
+    ResumeTopology,
+    SubmitTopology,
+    UpdateTopology,
+)
+from millwheel.master.settings import MasterSettings
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import topology_pb2 as specs
+from tests.master.harness import Master, World, computation, source, topology
+
+SETTINGS = MasterSettings(intervals_per_computation=2)
+
+
+def started() -> tuple[World, Master]:
+    world = World()
+    world.join("a")
+    world.join("b")
+    master = Master(world, settings=SETTINGS)
+    master.call(SubmitTopology(topology(), "first"))
+    return world, master
+
+
+def sequencers(known: Catalog, incarnation: str) -> list[int]:
+    return [interval.sequencer for interval in known.tables[incarnation]]
+
+
+def owners(known: Catalog, incarnation: str) -> list[str]:
+    return [interval.owner.worker_id for interval in known.tables[incarnation]]
+
+
+def changed(change: Callable[[specs.TopologySpec], None]) -> specs.TopologySpec:
+    spec = topology()
+    change(spec)
+    return spec
+
+
+def with_code(spec: specs.TopologySpec) -> None:
+    spec.code.digest = "cd" * 32
+
+
+def without_detector(spec: specs.TopologySpec) -> None:
+    del spec.computations[1]
+
+
+def with_spike_detector(spec: specs.TopologySpec) -> None:
+    spec.computations.append(computation("spike-detector", {"windows": "query"}, ["spikes"]))
+
+
+def test_g11_other_code_is_taken_over_under_fresh_sequencers_by_the_same_owners_and_keeps_its_incarnation_4_1() -> None:
+    world, master = started()
+    before = world.catalog()
+    record = master.call(UpdateTopology(changed(with_code), "u1"))
+    after = world.catalog()
+    assert record.version == 2
+    assert record.incarnations == before.topologies["zeitgeist"].incarnations
+    for incarnation in record.incarnations.values():
+        assert owners(after, incarnation) == owners(before, incarnation)
+        assert min(sequencers(after, incarnation)) > max(sequencers(before, incarnation))
+        assert [one.journal for one in after.tables[incarnation]] == [one.journal for one in before.tables[incarnation]]
+    settled = after.topologies["zeitgeist"]
+    assert (settled.version, dict(settled.switching)) == (2, {})
+    assert master.core.waiting_for("zeitgeist") == []
+
+
+def test_what_an_update_does_not_change_is_not_taken_over_4_1() -> None:
+    world, master = started()
+    before = world.catalog()
+    window = before.topologies["zeitgeist"].incarnations["window-counter"]
+    detector = before.topologies["zeitgeist"].incarnations["dip-detector"]
+    master.call(UpdateTopology(changed(with_spike_detector)))
+    after = world.catalog()
+    record = after.topologies["zeitgeist"]
+    assert sequencers(after, window) == sequencers(before, window)
+    assert sequencers(after, detector) == sequencers(before, detector)
+    added = record.incarnations["spike-detector"]
+    assert all(owners(after, added))
+    assert all(world.has_journal(one.journal) for one in after.tables[added])
+    assert {one.computation for one in after.consumers("windows")} == {"dip-detector", "spike-detector"}
+    assert "spikes" in after.logs
+
+
+def test_one_option_of_one_computation_takes_over_that_one_alone_4_1() -> None:
+    world, master = started()
+    before = world.catalog()
+
+    def drop_late(spec: specs.TopologySpec) -> None:
+        spec.computations[1].late_policy = specs.LATE_POLICY_DROP
+
+    record = master.call(UpdateTopology(changed(drop_late)))
+    after = world.catalog()
+    window, detector = (record.incarnations[name] for name in ("window-counter", "dip-detector"))
+    assert sequencers(after, window) == sequencers(before, window)
+    assert min(sequencers(after, detector)) > max(sequencers(before, detector))
+
+
+def test_a_computation_may_come_with_code_of_its_own_and_the_rest_keeps_running_4_1() -> None:
+    world, master = started()
+    before = world.catalog()
+
+    def add(spec: specs.TopologySpec) -> None:
+        with_spike_detector(spec)
+        spec.computations[-1].code.CopyFrom(specs.CodeReference(digest="cd" * 32, entry_point="app:zeitgeist"))
+        spec.computations[0].code.CopyFrom(spec.code)
+
+    record = master.call(UpdateTopology(changed(add)))
+    after = world.catalog()
+    window = record.incarnations["window-counter"]
+    assert sequencers(after, window) == sequencers(before, window), "naming the topology's own code changes nothing"
+    codes = {one.computation: one.code.digest[:2] for one in after.consumers("windows")}
+    assert codes == {"dip-detector": "ab", "spike-detector": "cd"}
+
+
+def test_g7_a_removed_computation_takes_nothing_and_leaves_the_watermark_once_it_has_delivered_7_1() -> None:
+    world, master = started()
+    window = world.catalog().topologies["zeitgeist"].incarnations["window-counter"]
+    before = sequencers(world.catalog(), window)
+
+    def without_counter(spec: specs.TopologySpec) -> None:
+        del spec.computations[0]
+        spec.streams[1].external = True
+        spec.computations[0].inputs.add(stream="queries", key=specs.KeySpec(fields=["text"]))
+        spec.computations[0].outputs.append("windows")
+        del spec.computations[0].inputs[0]
+
+    master.call(UpdateTopology(changed(without_counter)))
+    after = world.catalog()
+    assert window not in {one.incarnation for one in after.consumers("queries")}
+    assert (window, "queries") not in after.edges()
+    assert window in after.producers("windows"), "what it produced is not delivered yet"
+    assert min(sequencers(after, window)) > max(before)
+    assert after.leaving(window) is not None
+    assert after.computation(window) is None
+    journals = [one.journal for one in after.tables[window]]
+    assert "removed computation window-counter" in master.core.waiting_for("zeitgeist")[0]
+    master.tick(seconds(1))
+    assert master.observing[-1] == "zeitgeist"
+    master.take(master.core.observed(Progress("zeitgeist", {window: 5_000}), Timestamp(seconds(1))))
+    master.run()
+    assert window in world.catalog().producers("windows")
+    master.take(master.core.observed(Progress("zeitgeist", {window: MAX_TIMESTAMP}), Timestamp(seconds(2))))
+    master.run()
+    gone = world.catalog()
+    assert window not in gone.producers("windows")
+    assert window not in gone.tables
+    assert not any(map(world.has_journal, journals))
+
+
+def test_a_removed_computation_that_comes_back_begins_without_state_7_1() -> None:
+    world, master = started()
+    first = world.catalog().topologies["zeitgeist"].incarnations["dip-detector"]
+    master.call(UpdateTopology(changed(without_detector)))
+    record = master.call(UpdateTopology(topology()))
+    assert record.incarnations["dip-detector"] != first
+    assert [one.incarnation for one in record.leaving] == [first]
+    assert [one.incarnation for one in world.catalog().consumers("windows") if not one.log] == [
+        record.incarnations["dip-detector"]
+    ]
+
+
+def test_a_stream_whose_last_reader_is_removed_is_kept_by_a_log() -> None:
+    world, master = started()
+    assert "windows" not in world.catalog().logs
+    master.call(UpdateTopology(changed(without_detector)))
+    assert "windows" in world.catalog().logs
+
+
+def test_the_same_update_again_changes_nothing_and_an_unexpected_version_is_refused() -> None:
+    world, master = started()
+    master.call(UpdateTopology(changed(with_code), "u1"))
+    revision = world.state.revision
+    assert master.call(UpdateTopology(changed(with_code), "u1", expected_version=1)).version == 2
+    assert master.call(UpdateTopology(changed(with_code), "u2")).version == 2
+    assert world.state.revision == revision
+    with pytest.raises(RequestError, match="has version 2 by now, not 1"):
+        master.call(UpdateTopology(topology(), "u3", expected_version=1))
+
+
+def refused(spec: specs.TopologySpec) -> list[str]:
+    world, master = started()
+    revision = world.state.revision
+    with pytest.raises(RequestError) as raised:
+        master.call(UpdateTopology(spec))
+    assert world.state.revision == revision, "nothing is changed"
+    return [f"{one.where}: {one.message}" for one in raised.value.problems]
+
+
+def test_a_stream_cannot_become_another_kind_under_records_on_the_way() -> None:
+    def retype(spec: specs.TopologySpec) -> None:
+        spec.streams[1].record_type = "app.Window"
+
+    (problem,) = refused(changed(retype))
+    assert problem.startswith("stream 'windows': its type is app.Window, and records of it that are on the way were")
+
+
+def test_g1_weak_productions_cannot_become_strong_under_way_6_1_3() -> None:
+    world = World()
+    world.join("a")
+    master = Master(world)
+    weak = topology()
+    weak.computations[0].strong_productions = False
+    master.call(SubmitTopology(weak, "first"))
+    with pytest.raises(RequestError) as raised:
+        master.call(UpdateTopology(topology()))
+    assert "its productions were weak" in raised.value.problems[0].message
+
+
+def test_everything_wrong_with_an_update_is_told_at_once() -> None:
+    def spoil(spec: specs.TopologySpec) -> None:
+        spec.streams[1].record_type = "app.Window"
+        spec.computations[1].inputs.add(stream="nowhere", key=specs.KeySpec(fields=["x"]))
+
+    assert len(refused(changed(spoil))) == 2
+
+
+def test_only_what_runs_or_is_paused_is_updated() -> None:
+    _, master = started()
+    master.call(DrainTopology("zeitgeist"))
+    with pytest.raises(RequestError, match="is draining, and only one that runs or is paused can be updated"):
+        master.call(UpdateTopology(topology()))
+    with pytest.raises(RequestError, match="there is no topology 'zeitgeits'"):
+        master.call(UpdateTopology(topology("zeitgeits")))
+
+
+def test_a_paused_topology_has_no_owners_and_gets_them_back_under_fresh_sequencers_7_1() -> None:
+    world, master = started()
+    before = world.catalog()
+    incarnations = list(before.topologies["zeitgeist"].incarnations.values())
+    paused = master.call(PauseTopology("zeitgeist"), 5)
+    assert (paused.state, paused.state_changed_at_us) == (catalog.TOPOLOGY_STATE_PAUSED, 5)
+    stands = world.catalog()
+    for incarnation in incarnations:
+        assert owners(stands, incarnation) == ["", ""]
+        assert all(world.has_journal(one.journal) for one in stands.tables[incarnation])
+    assert stands.consumers("queries"), "senders keep what is due to it"
+    assert not stands.is_draining("queries"), "injectors may open, and wait"
+    revision = world.state.revision
+    master.call(PauseTopology("zeitgeist"))
+    world.join("c")
+    master.run()
+    assert world.state.revision == revision + 1, "nobody is given what is paused"
+    master.call(ResumeTopology("zeitgeist"))
+    after = world.catalog()
+    for incarnation in incarnations:
+        assert all(owners(after, incarnation))
+        assert min(sequencers(after, incarnation)) > max(sequencers(before, incarnation))
+
+
+def test_an_update_of_a_paused_topology_waits_for_its_owners_7_1() -> None:
+    world, master = started()
+    master.call(PauseTopology("zeitgeist"))
+
+    def both(spec: specs.TopologySpec) -> None:
+        with_code(spec)
+        with_spike_detector(spec)
+        del spec.computations[1]
+
+    record = master.call(UpdateTopology(changed(both)))
+    stands = world.catalog()
+    every = [*record.incarnations.values(), *(one.incarnation for one in record.leaving)]
+    assert len(every) == 3
+    assert all(owners(stands, incarnation) == ["", ""] for incarnation in every)
+    master.call(ResumeTopology("zeitgeist"))
+    after = world.catalog()
+    assert all(all(owners(after, incarnation)) for incarnation in every)
+    assert dict(after.topologies["zeitgeist"].switching) == {}
+
+
+@pytest.mark.parametrize("request_of", [PauseTopology, ResumeTopology])
+def test_what_is_cancelled_is_neither_paused_nor_resumed(
+    request_of: type[PauseTopology] | type[ResumeTopology],
+) -> None:
+    _, master = started()
+    master.call(CancelTopology("zeitgeist"))
+    with pytest.raises(RequestError, match="is cancelled, and only a"):
+        master.call(request_of("zeitgeist"))
+
+
+def test_a_cancellation_that_is_repeated_spares_what_has_the_name_since() -> None:
+    world, master = started()
+    master.call(CancelTopology("zeitgeist", "c1"))
+    assert master.call(SubmitTopology(topology(), "second")).version == 2
+    answer = master.call(CancelTopology("zeitgeist", "c1"))
+    assert (answer.spec.name, answer.state, answer.version) == ("zeitgeist", catalog.TOPOLOGY_STATE_CANCELLED, 1)
+    assert world.catalog().topologies["zeitgeist"].state == catalog.TOPOLOGY_STATE_RUNNING
+    master.call(CancelTopology("zeitgeist", "c2"))
+    assert world.catalog().topologies["zeitgeist"].state == catalog.TOPOLOGY_STATE_CANCELLED
+
+
+def test_a_cancelled_topology_takes_what_is_leaving_it_along() -> None:
+    world, master = started()
+    master.call(UpdateTopology(changed(without_detector)))
+    master.call(CancelTopology("zeitgeist"))
+    assert world.catalog().tables == {}
+
+
+def test_an_update_by_a_master_that_is_deposed_midway_is_carried_on_by_the_next_7_1() -> None:
+    world, master = started()
+    master.ask(UpdateTopology(changed(with_code)))
+    master.step()  # the record is written, and no owner has changed yet
+    before = world.catalog()
+    assert set(before.topologies["zeitgeist"].switching) == {"window-counter", "dip-detector"}
+    successor = Master(world, "n", SETTINGS)
+    successor.run()
+    after = world.catalog()
+    assert dict(after.topologies["zeitgeist"].switching) == {}
+    for incarnation in after.topologies["zeitgeist"].incarnations.values():
+        assert min(sequencers(after, incarnation)) > max(sequencers(before, incarnation))
+
+
+def test_a_stream_that_only_a_leaving_computation_produces_is_kept_until_it_is_gone() -> None:
+    world, master = started()
+    master.call(UpdateTopology(changed(without_detector)))
+    assert "dips" in world.catalog().logs, "what is pending still has to get there"
+    leaving = world.catalog().topologies["zeitgeist"].leaving[0].incarnation
+    master.take(master.core.observed(Progress("zeitgeist", {leaving: MAX_TIMESTAMP}), Timestamp(1)))
+    master.run()
+    assert "dips" not in world.catalog().logs
+
+
+def test_an_added_source_is_a_stream_that_injectors_feed() -> None:
+    world, master = started()
+
+    def add(spec: specs.TopologySpec) -> None:
+        spec.streams.append(source("models", "app.Model"))
+        spec.computations[1].inputs.add(stream="models", key=specs.KeySpec(fields=["query"]))
+
+    master.call(UpdateTopology(changed(add)))
+    assert "injector/models" in world.catalog().senders("models")
+
+
+def test_children_of_a_merge_run_the_new_version_without_another_takeover_7_1() -> None:
+    world, master = started()
+    record = master.call(UpdateTopology(changed(with_code)))
+    incarnation = record.incarnations["window-counter"]
+    journal = next(iter(world.catalog().tables[incarnation])).journal
+    master.call(MergeIntervals(IntervalName(journal=journal)))
+    (number,) = sequencers(world.catalog(), incarnation)
+    master.tick(seconds(10))
+    assert sequencers(world.catalog(), incarnation) == [number]
