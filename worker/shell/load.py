@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -20,6 +21,9 @@ __all__ = ["LoadMeter", "Metered", "memory_limit"]
 _WINDOW: Final = 10.0
 _APART: Final = 0.5
 """Seconds that a rate is taken over, at most and at least."""
+
+_SAMPLED: Final = 32
+"""Intervals of which keys are told: the busiest. To split others would not help."""
 
 _CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
 
@@ -73,6 +77,7 @@ class LoadMeter:
             memory_limit_bytes=self._limit,
         )
         rates: dict[tuple[str, int], tuple[_Rate, _Rate]] = {}
+        loads: list[tuple[wire.IntervalLoad, IntervalCore | LogCore]] = []
         for one in self._intervals():
             name, records = (one.journal, one.sequencer), one.core.state.counts.records
             known = self._rates.get(name) or (_Rate(now, records), _Rate(now, one.busy))
@@ -80,8 +85,13 @@ class LoadMeter:
             load = _interval_load(one)
             load.records_per_second = known[0].per_second(now, records)
             load.busy = known[1].per_second(now, one.busy)
-            response.intervals.append(load)
+            loads.append((load, one.core))
         self._rates = rates
+        for load, core in heapq.nlargest(_SAMPLED, loads, key=lambda told: told[0].busy):
+            if isinstance(core, IntervalCore):
+                for key, share in core.state.sample.shares():
+                    load.sample.add(key=key, share=share)
+        response.intervals.extend(load for load, _ in loads)
         return response
 
     def _cpu_seconds(self) -> float:
@@ -102,8 +112,6 @@ def _interval_load(one: Metered) -> wire.IntervalLoad:
     load.keys = len(state.cells)
     load.cached_bytes = state.cells.bytes_held
     load.independent = core.independent
-    for key, share in state.sample.shares():
-        load.sample.add(key=key, share=share)
     return load
 
 

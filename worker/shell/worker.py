@@ -277,9 +277,14 @@ class Worker:
         owned = {
             one.interval.journal: one for one in self.catalog.owned_by(worker_id, self.catalog.registration(worker_id))
         }
-        for journal, hosted in list(self.hosted.items()):
-            if journal not in owned or owned[journal].interval.sequencer != hosted.sequencer:
-                await self._stop(journal)
+        gone = [
+            journal
+            for journal, hosted in self.hosted.items()
+            if journal not in owned or owned[journal].interval.sequencer != hosted.sequencer
+        ]
+        stopping = [asyncio.ensure_future(self._stop(journal)) for journal in gone]
+        # Each lets go at its first step. That hooks of theirs do not end at once keeps nothing waiting.
+        await asyncio.sleep(0)
         complete = await self.programs.load_all(record.spec for _, record in self.catalog.live_topologies())
         self.routing.refresh()
         self._given_up = {
@@ -296,6 +301,7 @@ class Worker:
             frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values()))
         )
         await self._close_peers()
+        await asyncio.gather(*stopping)
         return complete
 
     async def _close_peers(self) -> None:
@@ -415,7 +421,7 @@ class Worker:
     def lost(self, host: CoreHost, reason: str) -> None:
         """The core let go of its interval. A successor has it already, or it is given back for a fresh sequencer."""
         hosted = self.hosted.get(host.journal)
-        log.error("interval %s: lost: %s", host.journal, reason)
+        log.log(logging.ERROR if host.fault else logging.WARNING, "interval %s: lost: %s", host.journal, reason)
         if hosted is None or hosted.host is not host:
             return
         self._given_up[host.journal, hosted.sequencer] = reason
