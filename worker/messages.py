@@ -34,6 +34,7 @@ __all__ = [
     "Event",
     "FenceJournal",
     "FlushStates",
+    "GiveUp",
     "HookFailed",
     "HookFinished",
     "Instruction",
@@ -47,6 +48,7 @@ __all__ = [
     "PrepareRelease",
     "ReadSegments",
     "ReadStates",
+    "Refused",
     "ReleasePrepared",
     "Report",
     "Resend",
@@ -148,6 +150,17 @@ class Acknowledged:
 
     token: int
     remaining: Sequence[int] = ()
+
+
+@dataclass(slots=True)
+class Refused:
+    """A receiver knows a successor of ours, or that the batch's sequence is retired.
+
+    It says nothing if the batch is ACKed: then it was a copy that came late.
+    """
+
+    token: int
+    reason: str
 
 
 @dataclass(slots=True)
@@ -253,6 +266,7 @@ Event = (
     | Appended
     | Deposed
     | Acknowledged
+    | Refused
     | Resend
     | SenderWatermarks
     | CatalogChanged
@@ -417,6 +431,13 @@ class AsyncHook:
 
 
 @dataclass(slots=True)
+class GiveUp:
+    """Somebody else owns the interval; answer Deposed."""
+
+    reason: str
+
+
+@dataclass(slots=True)
 class HookFailed:
     """User code raised: for the log and the operator. Nothing else needs doing."""
 
@@ -442,5 +463,6 @@ Instruction = (
     | DeleteParts
     | Report
     | AsyncHook
+    | GiveUp
     | HookFailed
 )

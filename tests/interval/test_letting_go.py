@@ -23,6 +23,7 @@ from millwheel.worker.messages import (
     CopyParts,
     Delivery,
     FlushStates,
+    GiveUp,
     Opened,
     OpenedParent,
     Parent,
@@ -31,6 +32,7 @@ from millwheel.worker.messages import (
     PrepareRelease,
     ReadSegments,
     ReadStates,
+    Refused,
     ReleasePrepared,
     Send,
     StatesFlushed,
@@ -230,3 +232,15 @@ def test_children_share_what_the_parent_sent_by_producing_key_5_1() -> None:
         }
     assert sent[0] | sent[1] == {msgspec.msgpack.encode(f"v{number}") for number in range(RECORDS)}
     assert not sent[0] & sent[1]
+
+
+def test_g3_only_a_refusal_of_what_is_not_acked_ends_an_owner_6_2() -> None:
+    """A late copy of what was sent for a parent meets a receiver that knows the parent's sequence as retired."""
+    parent, _ = sealed()
+    solo = child(parent)
+    (sent,) = solo.take(Send)
+    solo.handle(Refused(sent.delivery.token, "a successor is known"))
+    assert [one.reason for one in solo.take(GiveUp)] == ["a successor is known"]
+    solo.handle(Acknowledged(sent.delivery.token))
+    solo.handle(Refused(sent.delivery.token, "the sequence is retired"))
+    assert not solo.take(GiveUp)

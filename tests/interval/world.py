@@ -38,6 +38,7 @@ from millwheel.worker.messages import (
     Deposed,
     FenceJournal,
     FlushStates,
+    GiveUp,
     HookFailed,
     HookFinished,
     Parent,
@@ -46,6 +47,7 @@ from millwheel.worker.messages import (
     PartsWritten,
     ReadSegments,
     ReadStates,
+    Refused,
     ReleasePrepared,
     Report,
     Resend,
@@ -363,7 +365,7 @@ class World:
         delivery, outcome = one.delivery, one.outcome
         if outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER:
             if delivery.channel is not None:
-                self.tasks.append(Task(delivery.channel, Deposed(one.message)))
+                self.tasks.append(Task(delivery.channel, Refused(delivery.token, one.message)))
         elif outcome != DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
             assert outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL, one
             self._refuse(delivery)
@@ -524,5 +526,6 @@ _PERFORM: dict[type, Any] = {
     DeleteParts: World._delete_parts,
     CheckSequence: World._check,
     HookFailed: lambda world, owner, one: None,
+    GiveUp: lambda world, owner, one: world.tasks.append(Task(owner, Deposed(one.reason))),
     ReleasePrepared: lambda world, owner, one: None,
 }

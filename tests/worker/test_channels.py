@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.messages import Acknowledged, Deposed, Resend
+from millwheel.worker.messages import Acknowledged, Deposed, GiveUp, Refused, Resend
 from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.runloop import RunQueue
@@ -58,11 +58,11 @@ async def test_refusals_are_sent_again_together_and_less_and_less_often() -> Non
 
 async def test_g3_a_refused_sequencer_ends_the_sender_6_2() -> None:
     core, channel, world = sender()
+    core.react = lambda event: [GiveUp(event.reason)] if type(event) is Refused else ()
     channel.reply(7, SUPERSEDED, (), "sequencer 3 has a successor")
     await asyncio.sleep(0.01)
-    assert [event.reason for event in core.of(Deposed)] == [
-        "a receiver refused the sequencer: sequencer 3 has a successor"
-    ]
+    assert core.of(Refused) == [Refused(7, "a receiver refused the sequencer: sequencer 3 has a successor")]
+    assert len(core.of(Deposed)) == 1
     ((host, reason),) = world.lost_hosts
     assert "successor" in reason
     assert host.fault == "", "its successor is there already"

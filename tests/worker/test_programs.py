@@ -27,7 +27,7 @@ async def test_g8_a_consumer_whose_code_cannot_be_loaded_fails_what_needs_its_ke
 ) -> None:
     """To make the extractor raised, for each change of the catalog: of all topologies nothing was opened any more."""
     programs = Programs(tmp_path, missing)
-    spec = specs.TopologySpec(name="other", code=CODE)
+    spec = specs.TopologySpec(name="other", code=CODE, computations=[specs.ComputationSpec(name="counter")])
     assert not await programs.load_all([spec])
     extract = programs.extractor(consumer(specs.KeySpec(function="other:by_user")), "clicks")
     with pytest.raises(KeyExtractionError, match=r"stream 'clicks' for computation 'counter'.*not installed"):

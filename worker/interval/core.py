@@ -41,6 +41,7 @@ from millwheel.worker.messages import (
     Deposed,
     Event,
     FenceJournal,
+    GiveUp,
     HookFinished,
     Instruction,
     Opened,
@@ -50,6 +51,7 @@ from millwheel.worker.messages import (
     PartsWritten,
     PrepareRelease,
     ReadStates,
+    Refused,
     Report,
     Resend,
     SenderWatermarks,
@@ -102,6 +104,7 @@ class IntervalCore:
             SenderWatermarks: self._on_watermarks,
             CatalogChanged: self._on_catalog_changed,
             Tick: self._on_tick,
+            Refused: self._on_refused,
             Resend: self._on_resend,
             StatesRead: self._on_states_read,
             StatesFlushed: self._on_flushed,
@@ -191,6 +194,9 @@ class IntervalCore:
     def _on_acknowledged(self, event: Acknowledged) -> list[Instruction]:
         self._commits.acknowledged(event.token, event.remaining)
         return []
+
+    def _on_refused(self, event: Refused) -> list[Instruction]:
+        return [GiveUp(event.reason)] if self.state.outbox.get(event.token) is not None else []
 
     def _on_resend(self, event: Resend) -> list[Instruction]:
         return self._commits.resend(event.tokens) if self.phase is Phase.SERVING else []

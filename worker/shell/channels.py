@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.messages import Acknowledged, Deposed, Resend
+from millwheel.worker.messages import Acknowledged, Refused, Resend
 from millwheel.worker.shell.host import CoreHost
 
 __all__ = ["Channel", "LocalChannel", "answer"]
@@ -78,7 +78,7 @@ def answer(
     if outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
         channel.acknowledged(token, remaining)
     elif outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER:
-        host.post(Deposed(f"a receiver refused the sequencer: {message}"))
+        host.post(Refused(token, f"a receiver refused the sequencer: {message}"))
     else:
         if outcome == DeliveryOutcome.DELIVERY_OUTCOME_INVALID:
             log.warning("journal %s: a batch was refused as invalid, and is sent again: %s", host.journal, message)

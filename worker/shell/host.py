@@ -44,6 +44,7 @@ from millwheel.worker.messages import (
     Deposed,
     FenceJournal,
     FlushStates,
+    GiveUp,
     HookFailed,
     HookFinished,
     Opened,
@@ -160,6 +161,7 @@ class CoreHost:
             DeleteEntries: lambda i: self._spawn(self._tidy(store.delete_entries(i.journal, i.below))),
             DeleteParts: lambda i: self._spawn(self._tidy(store.delete_parts(i.journal, i.parts))),
             AsyncHook: lambda i: self._spawn(self._run_hook(i)),
+            GiveUp: lambda i: self.post(Deposed(i.reason)),
             HookFailed: self._hook_failed,
             **(extra or {}),
         }
