@@ -158,8 +158,8 @@ class CoreHost:
             CopyParts: lambda i: self._spawn(self._copy_parts(i)),
             ReleasePrepared: self._release_prepared,
             CheckSequence: lambda i: self._spawn(self._check_sequence(i)),
-            DeleteEntries: lambda i: self._spawn(self._tidy(store.delete_entries(i.journal, i.below))),
-            DeleteParts: lambda i: self._spawn(self._tidy(store.delete_parts(i.journal, i.parts))),
+            DeleteEntries: lambda i: self._spawn(self._tidy(partial(store.delete_entries, i.journal, i.below))),
+            DeleteParts: lambda i: self._spawn(self._tidy(partial(store.delete_parts, i.journal, i.parts))),
             AsyncHook: lambda i: self._spawn(self._run_hook(i)),
             GiveUp: lambda i: self.post(Deposed(i.reason)),
             HookFailed: self._hook_failed,
@@ -389,10 +389,10 @@ class CoreHost:
             await self._until_certain(partial(self._store.write_part, instruction.journal, copy, blob))
         self.post(PartsWritten(instruction.number))
 
-    async def _tidy(self, work: Awaitable[None]) -> None:
+    async def _tidy(self, work: Callable[[], Awaitable[None]]) -> None:
         """Deletions may fail: what stays is deleted by a later one, or with the journal."""
         try:
-            await work
+            await work()
         except StoreError as error:
             log.info("journal %s: a deletion failed and is left for later: %s", self.journal, error)
 
