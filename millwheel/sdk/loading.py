@@ -8,7 +8,6 @@ the package's names is found there (:mod:`millwheel.sdk.apart`). So two packages
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import importlib
 import io
@@ -95,7 +94,6 @@ def unload_package(digest: str) -> None:
     with _lock:
         if digest in _finders:
             _remove(_finders[digest])
-            gc.collect()
 
 
 def _short(digest: str) -> str:

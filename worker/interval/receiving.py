@@ -14,6 +14,7 @@ __all__ = ["Receiving"]
 
 _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
+_NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 _EARLY = 1_000
 """Deliveries that wait for the interval to serve, at most."""
 
@@ -31,6 +32,10 @@ class Receiving(Judging):
         """Judge a delivery. Every record of it is ACKed in the end, or answered for by another outcome."""
         if not serving:
             return self._keep_waiting(delivery)
+        if delivery.stream not in self.state.program.inputs:
+            # Sender and receiver follow a topology that changes: one of them is behind, and is to look again.
+            name = self.state.program.name
+            return [Acknowledge(delivery, _NOT_OWNER, (), f"{name!r} does not consume stream {delivery.stream!r}")]
         if (problem := self._problem(delivery)) is not None:
             return [Acknowledge(delivery, _INVALID, (), problem)]
         if not delivery.keys:
@@ -63,8 +68,6 @@ class Receiving(Judging):
     def _problem(self, delivery: Delivery) -> str | None:
         """Why the records can never be taken as they are."""
         keys, config = delivery.keys, self.state.config
-        if delivery.stream not in self.state.program.inputs:
-            return f"computation {self.state.program.name!r} does not consume stream {delivery.stream!r}"
         if (problem := column_problem(delivery)) is not None:
             return problem
         if keys and (min(keys) not in config.keys or max(keys) not in config.keys):

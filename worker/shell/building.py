@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from millwheel.core.catalog import Catalog, OwnedInterval, injector_sender
+from millwheel.core.catalog import Catalog, OwnedInterval, code_of, injector_sender
 from millwheel.core.interval_table import interval_from_proto
+from millwheel.core.time import Duration
 from millwheel.rpc.v1 import catalog_pb2 as catalog_pb2
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.dead_letters import dead_letter_stream
-from millwheel.worker.interval import IntervalConfig, IntervalCore, Settings
+from millwheel.sdk.options import ComputationOptions
+from millwheel.worker.interval import IntervalConfig, IntervalCore, LeavingCore, Settings
 from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
 from millwheel.worker.messages import Parent
 from millwheel.worker.shell.programs import Programs
@@ -29,6 +31,8 @@ class Built:
     bindings: list[OutputBinding] = field(default_factory=list)
     log_of: str = ""
     """The stream that the core is the log of; empty for a computation's interval."""
+    code: topology.CodeReference | None = None
+    """The user's code that it runs; None: none."""
 
 
 class Builder:
@@ -45,8 +49,11 @@ class Builder:
         log = self._catalog.log_of(owned.incarnation)
         if log is not None:
             return self._log(owned, log)
+        leaving = self._catalog.leaving(owned.incarnation)
+        if leaving is not None:
+            return self._leaving(owned, *leaving)
         found = self._catalog.computation(owned.incarnation)
-        if found is None or not self._programs.has(found[0].spec.code):
+        if found is None or not self._programs.has(code_of(found[0].spec, found[1])):
             return None
         return self._computation(owned, *found)
 
@@ -57,12 +64,24 @@ class Builder:
     def _computation(
         self, owned: OwnedInterval, record: catalog_pb2.TopologyRecord, spec: topology.ComputationSpec
     ) -> Built:
-        program = self._programs.compile(record.spec.code, spec.name)
+        code = code_of(record.spec, spec)
+        program = self._programs.compile(code, spec.name)
         outputs = {stream: self._routing.bind(stream, encode) for stream, encode in program.outputs.items()}
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
         feedback = frozenset(edge.stream for edge in spec.inputs if edge.feedback)
+        config = self._config(owned, record, inputs, feedback)
+        core = IntervalCore(config, program, outputs, self._routing.locate)
+        return Built(core, inputs, list(outputs.values()), code=code)
+
+    def _config(
+        self,
+        owned: OwnedInterval,
+        record: catalog_pb2.TopologyRecord,
+        inputs: tuple[str, ...],
+        feedback: frozenset[str],
+    ) -> IntervalConfig:
         interval = owned.interval
-        config = IntervalConfig(
+        return IntervalConfig(
             owned.incarnation,
             interval.journal,
             interval_from_proto(interval.keys),
@@ -74,8 +93,19 @@ class Builder:
             self._settings,
             tuple(Parent(parent.journal, interval_from_proto(parent.keys)) for parent in interval.parents),
         )
-        core = IntervalCore(config, program, outputs, self._routing.locate)
-        return Built(core, inputs, list(outputs.values()))
+
+    def _leaving(
+        self, owned: OwnedInterval, record: catalog_pb2.TopologyRecord, leaving: catalog_pb2.LeavingComputation
+    ) -> Built:
+        """Of a removed computation only what it had produced is of interest."""
+        spec = leaving.spec
+        options = ComputationOptions(
+            exactly_once=spec.exactly_once,
+            strong=spec.strong_productions,
+            straggler_delay=Duration(spec.straggler_delay_us),
+        )
+        config = self._config(owned, record, (), frozenset())
+        return Built(LeavingCore(config, spec.name, options, self._routing.locate), ())
 
     def _log(self, owned: OwnedInterval, record: catalog_pb2.StreamLogRecord) -> Built:
         inputs = (record.stream,)

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-from millwheel.core.catalog import Consumer
+from millwheel.core.catalog import Consumer, code_of
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.compiled import CompiledComputation, compile_computation, consumers_of
 from millwheel.sdk.errors import KeyExtractionError, MillwheelError
 from millwheel.sdk.keys import mapping_extractor
-from millwheel.sdk.package import load_topology
+from millwheel.sdk.loading import load_topology, unload_package
 from millwheel.sdk.topology import Topology
 
 __all__ = ["Programs"]
@@ -32,20 +32,33 @@ class Programs:
 
     async def load_all(self, specs: Iterable[topology.TopologySpec]) -> bool:
         """Load what is missing; False if something still is. A package that fails does not keep others waiting."""
-        wanted = {(spec.code.digest, spec.code.entry_point): spec for spec in specs}
+        wanted = {
+            (code.digest, code.entry_point): (code, spec.name)
+            for spec in specs
+            for code in (code_of(spec, computation) for computation in spec.computations)
+        }
         self._failures = {place: why for place, why in self._failures.items() if place in wanted}
-        for place, spec in wanted.items():
+        for place, (code, name) in wanted.items():
             if place in self._loaded:
                 continue
             try:
-                await self.load(spec.code)
+                await self.load(code)
                 self._failures.pop(place, None)
             except (MillwheelError, OSError) as error:
                 told = self._failures.get(place)
-                self._failures[place] = f"the code of topology {spec.name!r} cannot be loaded: {error}"
+                self._failures[place] = f"the code of topology {name!r} cannot be loaded: {error}"
                 if told != self._failures[place]:
                     log.error("%s", self._failures[place])
         return wanted.keys() <= self._loaded.keys()
+
+    def keep(self, codes: Iterable[topology.CodeReference]) -> None:
+        """Forget the packages that none of these names, and nothing here runs any more: their modules are let go."""
+        wanted = {(code.digest, code.entry_point) for code in codes}
+        gone = self._loaded.keys() - wanted
+        for place in gone:
+            del self._loaded[place]
+        for digest in {digest for digest, _ in gone} - {digest for digest, _ in self._loaded}:
+            unload_package(digest)
 
     def failure(self, code: topology.CodeReference) -> str:
         """Why a package could not be loaded; empty if it was, or was not tried yet."""

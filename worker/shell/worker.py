@@ -13,20 +13,31 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from millwheel.coordination.contract import Coordinator
-from millwheel.core.catalog import Catalog, OwnedInterval
+from millwheel.coordination.contract import Coordinator, CoordinatorError
+from millwheel.core.catalog import Catalog, OwnedInterval, code_of
 from millwheel.core.keys import KeyInterval
 from millwheel.rpc.channel import open_channel
+from millwheel.rpc.v1 import catalog_pb2, topology_pb2
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
 from millwheel.rpc.v1.handover_pb2_grpc import add_HandoverServiceServicer_to_server
 from millwheel.rpc.v1.inspection_pb2_grpc import add_InspectionServiceServicer_to_server
 from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServicer_to_server
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalCore, Settings
-from millwheel.worker.messages import AcceptSequencer, CatalogChanged, Deposed, Report, Send, SenderWatermarks
+from millwheel.worker.messages import (
+    AcceptSequencer,
+    Acknowledged,
+    CatalogChanged,
+    Delivery,
+    Deposed,
+    Report,
+    Send,
+    SenderWatermarks,
+)
 from millwheel.worker.shell.building import Builder, Built
 from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.delivery_service import DeliveryService
+from millwheel.worker.shell.discarding import Edges
 from millwheel.worker.shell.follower import follow
 from millwheel.worker.shell.handover import HandoverService
 from millwheel.worker.shell.host import CoreHost
@@ -117,6 +128,7 @@ class Worker:
         authority.on_refused = self._report_refused
         self.programs = Programs(settings.packages, fetch_package)
         self.routing = Routing(self.catalog, self.programs.extractor)
+        self._edges = Edges(coordinator, self.catalog)
         self._builder = Builder(self.catalog, self.programs, self.routing, settings.core)
         self.logs = LogService(self._find_log)
         self.queue = RunQueue(asyncio.get_running_loop())
@@ -191,7 +203,7 @@ class Worker:
         """Load the code of a computation that is to be run here soon."""
         found = self.catalog.computation(incarnation)
         if found is not None:
-            await self.programs.load(found[0].spec.code)
+            await self.programs.load(code_of(*_specs(found)))
 
     def _find_log(self, stream: str) -> CoreHost | None:
         hosts = (hosted.host for hosted in self.hosted.values() if hosted.built.log_of == stream)
@@ -213,7 +225,7 @@ class Worker:
         for one in self.catalog.owned_by(worker_id, self.catalog.registration(worker_id)):
             if one.interval.journal == journal:
                 found = self.catalog.computation(one.incarnation)
-                failure = self.programs.failure(found[0].spec.code) if found is not None else ""
+                failure = self.programs.failure(code_of(*_specs(found))) if found is not None else ""
                 failure = failure or self._unbuilt.get(journal, "")
                 return failure or self._given_up.get((journal, one.interval.sequencer), "it is being opened")
         return ""
@@ -273,6 +285,8 @@ class Worker:
 
         False if code is missing, or does not do: what needs it is not run yet.
         """
+        # Before anything is let go of: an interval that changes to new code does not wait for it to come.
+        complete = await self._load_code_of_all()
         worker_id = self.settings.worker_id
         owned = {
             one.interval.journal: one for one in self.catalog.owned_by(worker_id, self.catalog.registration(worker_id))
@@ -285,8 +299,8 @@ class Worker:
         stopping = [asyncio.ensure_future(self._stop(journal)) for journal in gone]
         # Each lets go at its first step. That hooks of theirs do not end at once keeps nothing waiting.
         await asyncio.sleep(0)
-        complete = await self.programs.load_all(record.spec for _, record in self.catalog.live_topologies())
         self.routing.refresh()
+        self._edges.refresh()
         self._given_up = {
             (journal, sequencer): why
             for (journal, sequencer), why in self._given_up.items()
@@ -302,7 +316,17 @@ class Worker:
         )
         await self._close_peers()
         await asyncio.gather(*stopping)
+        self._forget_code()
         return complete
+
+    async def _load_code_of_all(self) -> bool:
+        return await self.programs.load_all(record.spec for _, record in self.catalog.live_topologies())
+
+    def _forget_code(self) -> None:
+        """Whatever no live topology names is forgotten, once nothing here runs it."""
+        live = [record.spec for _, record in self.catalog.live_topologies()]
+        named = [code_of(spec, computation) for spec in live for computation in spec.computations]
+        self.programs.keep([*named, *(one.built.code for one in self.hosted.values() if one.built.code is not None)])
 
     async def _close_peers(self) -> None:
         """Close the connections to workers that own nothing any more."""
@@ -374,16 +398,13 @@ class Worker:
         sender = self.hosted.get(host.journal)
         if sender is None or sender.host is not host:
             return
+        if not self._edges.has(delivery.consumer, delivery.stream):
+            self._background(self._discard(host, sender.channel, delivery))
+            return
         local = self.hosted.get(delivery.journal)
         if local is not None:
             delivery.channel = sender.channel
             local.host.post(delivery)
-            return
-        if delivery.consumer not in self.catalog.tables:
-            # Productions are routed by the catalog as it was when they were made, or by an older owner's, which this
-            # one is not behind: a consumer that is not there is no more, and will not be again.
-            senders = self._builder.senders(sender.built.inputs)
-            host.post(CatalogChanged(senders, frozenset({delivery.consumer})))
             return
         address = self._address_of(delivery.consumer, delivery.journal)
         if not address:
@@ -393,6 +414,17 @@ class Worker:
         if peer is None:
             peer = self._peers[address] = PeerConnection(address, open_channel)
         peer.send(delivery, sender.channel)
+
+    async def _discard(self, host: CoreHost, channel: LocalChannel, delivery: Delivery) -> None:
+        """Let go of what is due to a consumer that was removed; later again if it is not certain that it was."""
+        try:
+            gone = await self._edges.is_gone(delivery.consumer, delivery.stream)
+        except CoordinatorError:
+            gone = False
+        if gone:
+            host.post(Acknowledged(delivery.token))
+        else:
+            channel.later(delivery.token)
 
     def _address_of(self, consumer: str, journal: str) -> str:
         table = self.catalog.tables.get(consumer)
@@ -444,3 +476,9 @@ class Worker:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _specs(
+    found: tuple[catalog_pb2.TopologyRecord, topology_pb2.ComputationSpec],
+) -> tuple[topology_pb2.TopologySpec, topology_pb2.ComputationSpec]:
+    return found[0].spec, found[1]

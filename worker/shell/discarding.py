@@ -1,0 +1,53 @@
+"""What becomes of records whose consumer was removed: they are discarded, once it is certain (sections 4.1, 7.1; G1).
+
+A production is routed by the catalog of the moment when it was made, by this process or by an earlier owner, which may
+have seen more of the catalog than this process has by now. So a consumer that the catalog does not show is not taken
+for one that is gone before the coordinator itself has said so.
+"""
+
+from __future__ import annotations
+
+from millwheel.coordination.contract import Coordinator
+from millwheel.core.catalog import Catalog
+from millwheel.core.catalog_keys import LOGS, TOPOLOGIES
+
+__all__ = ["Edges"]
+
+Edge = tuple[str, str]
+"""(consumer's incarnation, stream)."""
+
+
+class Edges:
+    """Who consumes which streams, as the catalog last showed it; and who does no more, for certain."""
+
+    def __init__(self, coordinator: Coordinator, catalog: Catalog) -> None:
+        self._coordinator = coordinator
+        self._catalog = catalog
+        self._known: frozenset[Edge] = frozenset()
+        self._gone: set[Edge] = set()
+
+    def refresh(self) -> None:
+        """The catalog has changed."""
+        self._known = self._catalog.edges()
+        self._gone -= self._known
+
+    def has(self, consumer: str, stream: str) -> bool:
+        """Whether records of ``stream`` are to be brought to ``consumer``."""
+        return (consumer, stream) in self._known
+
+    async def is_gone(self, consumer: str, stream: str) -> bool:
+        """Whether ``consumer`` takes nothing of ``stream`` any more, by a linearizable read."""
+        edge = consumer, stream
+        if edge not in self._gone:
+            now = Catalog()
+            for prefix in (TOPOLOGIES, LOGS):
+                # Two readings: of a consumer's life, its record alone tells.
+                part = Catalog()
+                part.load(await self._coordinator.list(prefix))
+                now.topologies.update(part.topologies)
+                now.logs.update(part.logs)
+            if edge in now.edges():
+                return False
+            if edge not in self._known:
+                self._gone.add(edge)
+        return edge in self._gone
