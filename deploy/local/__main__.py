@@ -92,7 +92,7 @@ async def _job(told: argparse.Namespace, done: Done) -> int:
             watch, chaos = Watch(cluster.address), Chaos(cluster, say)
             accidents = asyncio.create_task(chaos.run(lambda: _progress(watch))) if told.chaos else None
             try:
-                found = await stream_flights(cluster, flights, PLACE / "job", watch, STREAMS_END)
+                found = await stream_flights(cluster.daemons, flights, PLACE / "job", watch, STREAMS_END)
             finally:
                 if accidents is not None:
                     await _end(accidents)

@@ -44,12 +44,12 @@ class Chaos:
     async def _leading_master(self) -> str:
         async with ControlClient(self._cluster.address, patience=30.0) as client:
             await client.list_topologies()
-            number = self._cluster.masters.index(client.address) + 1
+            number = self._cluster.daemons.masters.index(client.address) + 1
         return self._kill(f"master {number}") + ", which led"
 
     async def _authority_shard(self) -> str:
         """Of the candidates, one that has a shard."""
-        names = [name for name in self._cluster.services.processes if name.startswith("authority")]
+        names = [name for name in self._cluster.daemons.services.processes if name.startswith("authority")]
         serving = [name for name in names if _serves_a_shard(self._cluster, name)]
         return self._kill(serving[0]) + ", which served a shard"
 
@@ -62,9 +62,9 @@ class Chaos:
         return f"member {number + 1} of etcd, of {len(etcd.members)}"
 
     def _kill(self, name: str) -> str:
-        self._cluster.services.processes[name].kill()
+        self._cluster.daemons.kill(name)
         return name
 
 
 def _serves_a_shard(cluster: LocalCluster, name: str) -> bool:
-    return "is served here" in cluster.log(name).read_text()
+    return "is served here" in cluster.daemons.log(name).read_text()

@@ -41,9 +41,8 @@ def _keep(place: Path, run: Callable[[Callable[[LocalCluster | None, int], None]
         if cluster is not None:
             _pid_file(place).write_text(str(os.getpid()))
             print(f"the cluster stays up:\n  export MILLWHEEL_ADDRESS={cluster.address}")
-            print(
-                f"its settings: {cluster.config}\nits logs: {cluster.place / 'logs'}\nstop it with: make cluster-stop"
-            )
+            print(f"its settings: {cluster.daemons.config}\nits logs: {cluster.place / 'logs'}")
+            print("stop it with: make cluster-stop")
         sys.stdout.flush()
         sys.stderr.flush()
         os.write(writing, str(code).encode())

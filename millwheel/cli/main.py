@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from millwheel.cli import config, injector, interval, key, roles, server, stream, topology, version, watermark
 from millwheel.cli.failing import exit_code_of, explain
+from millwheel.rpc.security import ENVIRONMENT, TlsFiles, use_tls
 
 __all__ = ["app", "main"]
 
@@ -18,6 +21,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 unavailable, 5 invalid, 6 conflict.",
 )
+
+
+@app.callback()
+def _connections(
+    tls_ca: Annotated[
+        Path | None, typer.Option(help=f"PEM file: who signed the cluster's certificates [{ENVIRONMENT[0]}].")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help=f"PEM file: the certificate that is shown [{ENVIRONMENT[1]}].")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help=f"PEM file: its key [{ENVIRONMENT[2]}].")] = None,
+) -> None:
+    """Fault-tolerant stream processing: submit topologies, and look at what they do."""
+    if tls_ca is None and tls_cert is None and tls_key is None:
+        return
+    if tls_ca is None or tls_cert is None or tls_key is None:
+        raise typer.BadParameter("TLS is mutual: --tls-ca, --tls-cert and --tls-key go together")
+    use_tls(TlsFiles(tls_ca, tls_cert, tls_key))
+
+
 app.add_typer(server.app, name="server")
 app.add_typer(topology.app, name="topology")
 app.add_typer(stream.app, name="stream")

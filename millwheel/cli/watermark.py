@@ -56,7 +56,7 @@ async def _show(topology: str, address: str, timeout: float) -> list[dict[str, A
             known = await client.list_topologies()
             records = [record for record in known if record.state in LIVE_STATES]
             names = Names.of(known)
-    authority = WatermarkClient(address, on_refused=_ignore)
+    authority = WatermarkClient(client.address, on_refused=_ignore)
     try:
         return [
             _row(record.spec.name, kind, name, await read_watermark(authority, sender), names)
@@ -126,7 +126,7 @@ async def _explain(topology: str, computation: str, address: str, timeout: float
     async with ControlClient(address, deadline=timeout) as client:
         sender = incarnation_of((await client.get_topology(topology)).topology, computation)
         names = Names.of(await client.list_topologies())
-        authority = WatermarkClient(address, on_refused=_ignore)
+        authority = WatermarkClient(client.address, on_refused=_ignore)
         try:
             return await explain_chain(sender, client, authority, names)
         finally:

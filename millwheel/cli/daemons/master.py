@@ -12,8 +12,10 @@ from prometheus_client import Gauge
 from millwheel.cli.daemons.frame import Daemon, Role
 from millwheel.cli.daemons.pieces import cancel, keep
 from millwheel.master.services import SERVICES, add_services
+from millwheel.master.services.watermarks import WatermarkProxy
 from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import MasterShell
+from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 
 __all__ = ["MASTER"]
 
@@ -33,6 +35,8 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
     leads = Gauge("millwheel_master_leads", "Whether this replica leads: 1 or 0", registry=daemon.registry)
     leads.set_function(lambda: shell.leads)
     add_services(daemon.server, shell)
+    explaining = WatermarkProxy(shell)  # type: ignore[abstract]  # other calls are for the shards themselves
+    add_WatermarkServiceServicer_to_server(explaining, daemon.server)
     # Leaving resigns: another replica leads at once.
     task = asyncio.create_task(keep("the master", shell.run))
     try:
@@ -41,4 +45,4 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
         await cancel(task)
 
 
-MASTER: Final = Role("master", SERVICES, _master, lambda settings: _GRACE)
+MASTER: Final = Role("master", (*SERVICES, "millwheel.v1.WatermarkService"), _master, lambda settings: _GRACE)

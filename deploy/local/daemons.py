@@ -1,0 +1,137 @@
+"""MillWheel's daemons as operating-system processes on loopback, started again when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from urllib.error import URLError
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from deploy.local.child import ChildProcess, free_ports
+from deploy.local.services import Services
+from examples.demo.server import totals
+
+__all__ = ["Daemons"]
+
+ROOT: Final = Path(__file__).parents[2]
+_READY: Final = 120.0
+
+
+class Daemons:
+    """Masters, candidates for the authority's shards, and workers, with one configuration. Use it as ``async with``.
+
+    ``address`` is what clients take; ``config`` the file that all share; logs are in ``place``/logs.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        settings: str,
+        say: Callable[[str], None],
+        *,
+        masters: int = 2,
+        authorities: int = 2,
+        workers: int = 3,
+    ) -> None:
+        """``settings``: TOML, of [coordinator] and [store] at least."""
+        self.place = place
+        self.config = place / "millwheel.toml"
+        self._settings = settings
+        ports = free_ports(masters + 2 * workers)
+        self.masters = [f"127.0.0.1:{port}" for port in ports[:masters]]
+        self.workers = [f"127.0.0.1:{port}" for port in ports[masters : masters + workers]]
+        self._metrics = [f"127.0.0.1:{port}" for port in ports[masters + workers :]]
+        self._counted: dict[tuple[str, str], tuple[int, int]] = {}
+        self.services = Services(self._processes(authorities), say)
+
+    @property
+    def address(self) -> str:
+        """The masters, for clients."""
+        return ",".join(self.masters)
+
+    def _processes(self, authorities: int) -> dict[str, ChildProcess]:
+        found = {}
+        for number, address in enumerate(self.masters, 1):
+            found[f"master {number}"] = self._process(
+                "master", number, f"--rpc-listen={address}", "--metrics-listen=off"
+            )
+        for number in range(1, authorities + 1):
+            anywhere = ("--rpc-listen=127.0.0.1:0", "--metrics-listen=off")
+            found[f"authority {number}"] = self._process("authority", number, *anywhere)
+        for number, (address, metrics) in enumerate(zip(self.workers, self._metrics, strict=True), 1):
+            flags = (f"--rpc-listen={address}", f"--metrics-listen={metrics}", f"--worker-id=worker-{number}")
+            found[f"worker {number}"] = self._process("worker", number, *flags)
+        return found
+
+    def _process(self, role: str, number: int, *flags: str) -> ChildProcess:
+        command = [sys.executable, "-c", "from millwheel.cli.main import main; main()", role, "run"]
+        log = self.log(f"{role} {number}")
+        return ChildProcess([*command, f"--config={self.config}", *flags], log, {"PYTHONPATH": str(ROOT)})
+
+    def log(self, name: str) -> Path:
+        """The log of a daemon, such as "worker 1"."""
+        return self.place / "logs" / f"{name.replace(' ', '-')}.log"
+
+    def kill(self, name: str) -> None:
+        """SIGKILL a daemon; it is started again, after a second."""
+        self.services.processes[name].kill()
+
+    async def __aenter__(self) -> Self:
+        """Start all, and wait until they serve; RuntimeError with their last words if they do not."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        packages = f'[worker]\npackages = "{self.place / "packages"}"\n'
+        self.config.write_text(f'{self._settings}\n{packages}\n[logging]\nformat = "json"\n')
+        self.services.start()
+        try:
+            await self._all_ready()
+        except BaseException:
+            await self.services.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.services.stop()
+
+    async def _all_ready(self) -> None:
+        waiting = {*self.masters, *self.workers}
+        try:
+            async with asyncio.timeout(_READY):
+                while waiting:
+                    waiting -= {address for address in waiting if await _serves(address)}
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            last = {name: process.last_lines(3) for name, process in self.services.processes.items()}
+            told = "\n".join(f"{name}: {lines}" for name, lines in last.items())
+            raise RuntimeError(f"the daemons were not ready within {_READY:.0f} s; their last words:\n{told}") from None
+
+    def counts(self, computation: str) -> dict[str, int]:
+        """A computation's totals over all workers. A worker that was killed counts from zero: what it had is added."""
+        for page in self._metrics:
+            try:
+                counted = totals(page, computation)
+            except (URLError, OSError):
+                continue
+            for name, value in counted.items():
+                before, last = self._counted.get((page, name), (0, 0))
+                self._counted[page, name] = (before + last if value < last else before, value)
+        sums: dict[str, int] = {}
+        for (_, name), (before, last) in self._counted.items():
+            sums[name] = sums.get(name, 0) + before + last
+        return sums
+
+
+async def _serves(address: str) -> bool:
+    async with grpc.aio.insecure_channel(address) as channel:
+        try:
+            answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=2)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
