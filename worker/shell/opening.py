@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from millwheel.store.contract import (
+    TERMINAL_SEQUENCER,
     JournalExistsError,
     JournalHead,
     JournalMissingError,
@@ -21,6 +22,7 @@ from millwheel.store.contract import (
     StateStore,
     StoreUnavailableError,
 )
+from millwheel.worker.interval.far import is_far
 from millwheel.worker.judging import SEGMENT_PART
 from millwheel.worker.messages import FenceJournal, Opened, OpenedParent, Parent
 
@@ -37,8 +39,8 @@ ReadAhead = dict[tuple[str, PartId], bytes]
 
 
 def needed_parts(parts: Sequence[PartId]) -> list[PartId]:
-    """Those of the parts named by a head that a takeover reads."""
-    return [part for part in parts if not part.name.startswith(_UNREAD)]
+    """Those of the parts named by a head that a takeover reads: neither id segments nor far timers."""
+    return [part for part in parts if not part.name.startswith(_UNREAD) and not is_far([part])]
 
 
 class Opener:
@@ -49,6 +51,8 @@ class Opener:
         self._fence = fence
         self._certain = certain
         self._ahead = ahead
+        self._heads: dict[str, JournalHead] = {}
+        """Of parents that were sealed here."""
 
     async def open(self) -> Opened:
         """Take the journal and read what is needed of it.
@@ -79,6 +83,7 @@ class Opener:
 
     async def _sealed(self, parent: Parent) -> JournalHead:
         head: JournalHead = await self._certain(lambda: self._store.seal(parent.journal, self._fence.sequencer))
+        self._heads[parent.journal] = head
         return head
 
     async def _fenced(self) -> JournalHead:
@@ -106,8 +111,15 @@ class Opener:
 
     async def _read_parent(self, parent: Parent) -> OpenedParent:
         """A parent's last head, and what it names. It is sealed: the child's journal exists."""
-        head = await self._sealed(parent)
+        head = self._heads.get(parent.journal) or await self._certain(lambda: self._store.read_head(parent.journal))
+        if head.sequencer != TERMINAL_SEQUENCER:
+            head = await self._sealed(parent)
         parts, entries = await self._read(parent.journal, head)
+        # A child takes its parents' far timers into its own base, cut to its keys.
+        far = [part for part in head.parts if is_far([part])]
+        if far:
+            blobs = await self._certain(lambda: self._store.read_parts(parent.journal, far))
+            parts.update(zip(far, blobs, strict=True))
         return OpenedParent(parent, head, parts, entries)
 
     async def _read(self, journal: str, head: JournalHead) -> tuple[dict[PartId, bytes], list[bytes]]:
