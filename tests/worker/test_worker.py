@@ -13,7 +13,7 @@ from millwheel.core.catalog import OwnedInterval
 from millwheel.core.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.sdk.errors import PackageError, UsageError
-from millwheel.worker.messages import AsyncHook, Deposed, Report, Tick
+from millwheel.worker.messages import AsyncHook, Deposed, PrepareRelease, ReleasePrepared, Report, Tick
 from millwheel.worker.shell.building import Built
 from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.host import CoreHost
@@ -115,3 +115,16 @@ async def test_g8_an_interval_that_cannot_be_built_does_not_keep_others_waiting(
     assert "has no computation 'c'" in one._absence("c.1.j1")
     assert caplog.text.count("it cannot be built") == 1
     await one._drop_all()
+
+
+async def test_a_worker_that_ends_makes_its_intervals_ready_for_others_first_7_1(tmp_path: Path) -> None:
+    one = Worker(
+        WorkerSettings("w1", "here:1", tmp_path, hand_over=0.3), FlakyStore(), MemoryCoordinator(), Quiet(), nothing
+    )
+    ready, hangs = hosted(one, "c.1.j1", 4), hosted(one, "c.1.j2", 5)
+    ready.react = lambda event: [ReleasePrepared(event.request, 0, 9)] if type(event) is PrepareRelease else ()
+    began = asyncio.get_running_loop().time()
+    await one.close()
+    assert len(ready.of(PrepareRelease)) == len(hangs.of(PrepareRelease)) == 1
+    assert 0.2 < asyncio.get_running_loop().time() - began < 3, "one that is never ready is not waited for for ever"
+    assert one.hosted == {}
