@@ -1,4 +1,7 @@
-"""Asks every worker for its load, again and again, and has done what follows from the answers (section 7.1)."""
+"""Asks every worker for its load, again and again, and has done what follows from the answers (section 7.1).
+
+What follows: parents' journals are let go, intervals are moved, split and merged, and keys too hot to split are named.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,18 @@ from typing import Final
 import grpc
 
 from millwheel.core.time import Duration, Timestamp, seconds
+from millwheel.master.balancing import Balancer, HotKey
+from millwheel.master.handover import reshape
 from millwheel.master.load_book import LoadBook
-from millwheel.master.messages import ReleaseParents
+from millwheel.master.messages import MergeIntervals, MoveInterval, ReleaseParents, Reshape
 from millwheel.master.observer import Observer
+from millwheel.master.settings import MasterSettings
 from millwheel.master.term import Term
+from millwheel.master.views import view_of
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import inspection_pb2, inspection_pb2_grpc
 
-__all__ = ["FRESH", "Loads"]
+__all__ = ["FRESH", "Loads", "kind_of"]
 
 FRESH: Final[Duration] = seconds(10)
 """For how long a worker's word on its load is news; older, the worker is taken not to answer."""
@@ -28,29 +35,48 @@ _MOST_OF_THE_TIME: Final = 0.1
 
 _log = logging.getLogger(__name__)
 
+Count = Callable[[str, str], None]
+
 
 class Loads:
-    """What one term knows of loads."""
+    """What one term knows of loads, and has begun for their sake."""
 
-    def __init__(self, term: Term, observer: Observer, poll_every: Duration, clock: Callable[[], Timestamp]) -> None:
-        """``poll_every``: how far apart the workers are asked at least, and how long each may take to answer."""
+    def __init__(
+        self, term: Term, observer: Observer, settings: MasterSettings, count: Count, clock: Callable[[], Timestamp]
+    ) -> None:
+        """``count`` is told of every change that was tried: its kind, and how it went."""
         self.book = LoadBook()
         self._term = term
         self._observer = observer
-        self._every = poll_every / 1_000_000
+        self._every = settings.poll_loads_every / 1_000_000
+        self._balancer = Balancer(settings.balancing, settings.intervals_per_computation)
+        self._count = count
         self._clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told_hot: set[tuple[str, bytes]] = set()
+
+    @property
+    def hot_keys(self) -> tuple[HotKey, ...]:
+        """The keys that no split can relieve, the hottest first."""
+        return self._balancer.hot_keys
 
     async def run(self) -> None:
         """Go on until cancelled."""
         await self._term.ready()
-        while True:
-            began = time.thread_time()
-            try:
-                await self.poll()
-            except Exception:
-                _log.exception("loads could not be asked for; trying again")
-            took = time.thread_time() - began
-            await asyncio.sleep(max(self._every, took / _MOST_OF_THE_TIME))
+        try:
+            while True:
+                began = time.thread_time()
+                try:
+                    await self.poll()
+                except Exception:
+                    _log.exception("loads could not be asked for; trying again")
+                took = time.thread_time() - began
+                await asyncio.sleep(max(self._every, took / _MOST_OF_THE_TIME))
+        finally:
+            tasks = tuple(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def poll(self) -> None:
         """Ask every worker once, and act on what they tell."""
@@ -61,6 +87,38 @@ class Loads:
         independent = self.book.independent(known)
         if independent:
             await self._release(ReleaseParents(independent))
+        now = self._clock()
+        for request in self._balancer.decide(view_of(known, self.book, now, FRESH), now):
+            task = asyncio.ensure_future(self._carry_out(request))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self._tell_hot_keys()
+
+    async def _carry_out(self, request: Reshape) -> None:
+        what = _shown(request)
+        try:
+            await reshape(self._term, self._observer, request)
+        except RequestError as error:
+            _log.info("not done for the load's sake: %s: %s", what, error)
+            self._count(kind_of(request), "refused")
+        else:
+            _log.info("done for the load's sake: %s", what)
+            self._count(kind_of(request), "done")
+        finally:
+            self._balancer.ended(request, self._clock())
+
+    def _tell_hot_keys(self) -> None:
+        """Each once, as long as it stays hot."""
+        hot = {(one.incarnation, one.key): one for one in self.hot_keys}
+        for (incarnation, key), one in hot.items():
+            if (incarnation, key) not in self._told_hot:
+                _log.warning(
+                    "key %r of %s is too hot: it has %.0f%% of its interval's records, and no split relieves that",
+                    key.decode("utf-8", "backslashreplace"),
+                    incarnation,
+                    one.share * 100,
+                )
+        self._told_hot = set(hot)
 
     async def _ask(self, worker: str, address: str) -> None:
         stub = inspection_pb2_grpc.InspectionServiceStub(self._observer.channel(address))
@@ -76,3 +134,19 @@ class Loads:
             await self._term.ask(request)
         except RequestError as error:
             _log.info("parents' journals are let go later: %s", error)
+
+
+def kind_of(request: Reshape) -> str:
+    """``move``, ``split`` or ``merge``."""
+    if isinstance(request, MoveInterval):
+        return "move"
+    return "merge" if isinstance(request, MergeIntervals) else "split"
+
+
+def _shown(request: Reshape) -> str:
+    journal = request.interval.journal
+    if isinstance(request, MoveInterval):
+        return f"move of {journal} to {request.worker}"
+    if isinstance(request, MergeIntervals):
+        return f"merge of {journal} with the next, at {request.worker}"
+    return f"split of {journal} at {request.at.decode('utf-8', 'backslashreplace')!r}"

@@ -35,6 +35,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.sdk.errors import did_you_mean
 
 __all__ = [
+    "SPLIT_BY_OPERATOR",
     "Place",
     "Proposal",
     "find",
@@ -47,6 +48,9 @@ __all__ = [
     "repeated",
     "shown",
 ]
+
+SPLIT_BY_OPERATOR: Final = "split:"
+"""What the ``request_id`` of an interval begins with that an operator's split has made."""
 
 _LIST: Final = "`millwheel interval list` shows those that there are"
 _MOST_RELEASES: Final = 32
@@ -106,6 +110,12 @@ def find(known: Catalog, name: IntervalName) -> Place:
     running = known.computation(incarnation)
     if running is not None and running[0].state not in ACTIVE_STATES:
         _refuse_not_running(running[0])
+    if running is None and known.log_of(incarnation) is None:
+        raise RequestError(
+            FailureCode.FAILED_PRECONDITION,
+            f"{incarnation} is being removed: its intervals only deliver what they still have",
+            reason="NOT_RUNNING",
+        )
     return Place(incarnation, found, code_of(known, incarnation))
 
 
@@ -153,8 +163,8 @@ def repeated(known: Catalog, request: Reshape) -> Intervals | None:
 
 def _mark(request: Reshape) -> str:
     """What an interval keeps of the request that made it: an id that is used again for another verb is another one."""
-    verbs = {MoveInterval: "move", SplitInterval: "split", MergeIntervals: "merge"}
-    return f"{verbs[type(request)]}:{request.request_id}" if request.request_id else ""
+    verbs = {MoveInterval: "move:", SplitInterval: SPLIT_BY_OPERATOR, MergeIntervals: "merge:"}
+    return verbs[type(request)] + request.request_id if request.request_id else ""
 
 
 def shown(place: Place) -> str:
@@ -252,7 +262,7 @@ class _Reshaping:
             )
         self._check_worker(target, place)
         moved = _copy(place.interval)
-        moved.request_id = _mark(request)
+        moved.request_id = _mark(request) or moved.request_id
         if target != place.interval.owner.worker_id or not self._assigner.is_owned(place.interval):
             self._assigner.give(moved, target, self._draft)
         return [place.interval], [moved]

@@ -7,6 +7,7 @@ from typing import Final
 
 from millwheel.core.interval_table import initial_intervals
 from millwheel.core.time import Duration, hours, milliseconds, seconds
+from millwheel.master.balancing import BalanceSettings
 
 __all__ = ["MasterSettings"]
 
@@ -14,6 +15,7 @@ _DRAIN_GRACE: Final = seconds(5)
 _OBSERVE_EVERY: Final = milliseconds(500)
 _KEEP_CANCELLED: Final = hours(24)
 _POLL_LOADS_EVERY: Final = seconds(2)
+_BALANCING: Final = BalanceSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class MasterSettings:
     it has passed, a topology that has nothing to do is not taken for one that is through.
     ``observe_every``: how often a draining topology is looked at.
     ``keep_cancelled``: how long a cancelled topology is still listed.
-    ``poll_loads_every``: how far apart workers are asked for their load.
+    ``poll_loads_every``: how far apart workers are asked for their load, and how long each may take to answer.
+    ``balancing``: when intervals are moved, split and merged for their load's sake.
     ``maps_per_transaction``: the most interval maps that one transaction re-assigns or deletes.
     """
 
@@ -34,6 +37,7 @@ class MasterSettings:
     observe_every: Duration = _OBSERVE_EVERY
     keep_cancelled: Duration = _KEEP_CANCELLED
     poll_loads_every: Duration = _POLL_LOADS_EVERY
+    balancing: BalanceSettings = _BALANCING
     maps_per_transaction: int = 32
 
     def __post_init__(self) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.coordination.election import Election, Leadership
+from millwheel.core.catalog import Catalog
 from millwheel.core.catalog_keys import LEADERSHIP
 from millwheel.core.time import Timestamp
+from millwheel.master.balancing import HotKey
 from millwheel.master.handover import reshape
 from millwheel.master.load_book import LoadBook
-from millwheel.master.loads import Loads
+from millwheel.master.loads import Loads, kind_of
 from millwheel.master.messages import Answer, Intervals, Request, Reshape
 from millwheel.master.observer import Observer
 from millwheel.master.packages import Packages
@@ -62,6 +66,8 @@ class MasterShell:
         self._packages: Packages | None = None
         self._loads: Loads | None = None
         self._leading = asyncio.Event()
+        self.operations: Counter[tuple[str, str, str]] = Counter()
+        """Changes of intervals since this replica runs: (kind, by whom, outcome)."""
 
     async def run(self) -> None:
         """Stand for election again and again, until this task is cancelled."""
@@ -77,7 +83,7 @@ class MasterShell:
     async def _lead(self, leadership: Leadership) -> None:
         look, forget = self.observer.look, self.observer.forget
         term = Term(leadership, self.coordinator, self._store, self._settings, look, forget, self._clock)
-        loads = Loads(term, self.observer, self._settings.poll_loads_every, self._clock)
+        loads = Loads(term, self.observer, self._settings, partial(self._count, "balancer"), self._clock)
         self._term, self._packages, self._loads = term, Packages(self._store, leadership.term), loads
         self._leading.set()
         _log.info("leading, term %d", leadership.term)
@@ -127,13 +133,33 @@ class MasterShell:
         return self._packages
 
     @property
+    def catalog(self) -> Catalog | None:
+        """What the coordinator shows; None if this replica does not lead."""
+        return self._term.catalog if self._term is not None else None
+
+    @property
     def book(self) -> LoadBook:
         """What workers told of their loads in this term; empty if this replica does not lead."""
         return self._loads.book if self._loads is not None else LoadBook()
 
+    @property
+    def hot_keys(self) -> tuple[HotKey, ...]:
+        """The keys that no split can relieve, the hottest first; none if this replica does not lead."""
+        return self._loads.hot_keys if self._loads is not None else ()
+
     async def reshape(self, request: Reshape) -> Intervals:
-        """Have an interval moved, split or merged, once its owners were told."""
-        return await reshape(await self.term(), self.observer, request)
+        """Have an operator's move, split or merge done, once the owners were told."""
+        term = await self.term()
+        try:
+            made = await reshape(term, self.observer, request)
+        except RequestError:
+            self._count("operator", kind_of(request), "refused")
+            raise
+        self._count("operator", kind_of(request), "done")
+        return made
+
+    def _count(self, by: str, kind: str, outcome: str) -> None:
+        self.operations[kind, by, outcome] += 1
 
     async def ask(self, request: Request) -> Answer:
         """Have the core decide, and the decision made durable."""

@@ -18,6 +18,7 @@ from millwheel.master.shell import MasterShell
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.rpc.v1 import interval_pb2_grpc
 
@@ -54,8 +55,19 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
                 if len(response.intervals) == size:
                     response.next_page_token = _to_token(place, interval.keys.start)
                     return response
-                response.intervals.append(_status(place, interval, self._shell.book))
+                response.intervals.append(self._status(place, interval))
         return response
+
+    def _status(self, place: _Listed, interval: catalog.IntervalRecord) -> wire.IntervalStatus:
+        hot = [one for one in self._shell.hot_keys if one.journal == interval.journal]
+        return wire.IntervalStatus(
+            topology=place.topology,
+            computation=place.computation,
+            stream=place.stream,
+            interval=interval,
+            load=self._shell.book.of(interval),
+            hot_keys=[inspection.KeyLoad(key=one.key, share=one.share) for one in hot],
+        )
 
     async def MoveInterval(self, request: wire.MoveIntervalRequest, context: Context) -> wire.MoveIntervalResponse:
         """Another owner, under a fresh sequencer."""
@@ -169,13 +181,6 @@ def _from(known: Catalog, incarnation: str, start: bytes) -> Iterator[catalog.In
         if interval.keys.start >= start:
             yield interval
         at = interval.keys.end if interval.keys.HasField("end") else None
-
-
-def _status(place: _Listed, interval: catalog.IntervalRecord, book: LoadBook) -> wire.IntervalStatus:
-    load = book.of(interval)
-    return wire.IntervalStatus(
-        topology=place.topology, computation=place.computation, stream=place.stream, interval=interval, load=load
-    )
 
 
 def _to_token(place: _Listed, start: bytes) -> str:

@@ -20,6 +20,7 @@ from millwheel.cli.daemons.pieces import cancel, draw_sequencer, ensure_journal,
 from millwheel.client.control import ControlClient
 from millwheel.coordination.contract import Put
 from millwheel.core.catalog_keys import authority_key
+from millwheel.master.metrics import MasterCollector
 from millwheel.master.services import SERVICES as MASTER_SERVICES
 from millwheel.master.services import add_services
 from millwheel.master.settings import MasterSettings
@@ -93,6 +94,7 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         master = await _start_master(stack, database, server, address, settings, failed)
         worker = await _start_worker(stack, database, server, address, settings, path)
         registry.register(WorkerCollector(worker.interval_cores))
+        registry.register(MasterCollector(master))
         await add_health(server, _SERVICES)
         await server.start()
         stack.push_async_callback(server.stop, 0.5)

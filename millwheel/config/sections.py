@@ -121,6 +121,33 @@ class MasterSection:
         check=at_least(1, 10_000),
         allowed="a whole number from 1 to 10000",
     )
+    balance: bool = setting(
+        True, "Move, split and merge intervals by their load; without it only on an operator's word."
+    )
+    imbalance: float = setting(
+        0.25,
+        "Cores by which the loads of two worker processes may differ before intervals are moved.",
+        check=at_least(0.01, 1_000),
+        allowed="a number from 0.01 to 1000",
+    )
+    split_busy: float = setting(
+        0.5,
+        "Cores of work from which on an interval is split; neighbours far below it are merged.",
+        check=at_least(0.01, 1_000),
+        allowed="a number from 0.01 to 1000",
+    )
+    cool_down_seconds: float = setting(
+        30.0,
+        "So long an interval that was just moved, split or merged is left alone.",
+        check=at_least(0, 86_400),
+        allowed="a number from 0 to 86400",
+    )
+    balance_operations: int = setting(
+        2,
+        "The most moves, splits and merges that balancing has under way at a time.",
+        check=at_least(1, 1_000),
+        allowed="a whole number from 1 to 1000",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
         self.worker = worker
         self.independent = False
         self.busy = 0.1
+        self.costs: dict[str, float] = {}
+        """What intervals cost, by journal, where it is not ``busy``."""
         self.sample: dict[bytes, float] = {}
         self.heard: list[handover_pb2.PrepareReleaseRequest | handover_pb2.PrepareOpenRequest] = []
         self.hold = asyncio.Event()
@@ -40,7 +42,7 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
                 journal=owned.interval.journal,
                 sequencer=owned.interval.sequencer,
                 independent=self.independent or not owned.interval.parents,
-                busy=self.busy,
+                busy=self.costs.get(owned.interval.journal, self.busy),
                 records_per_second=1_234.5,
             )
             for key, share in sorted(self.sample.items()):

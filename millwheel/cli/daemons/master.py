@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
-
-from prometheus_client import Gauge
 
 from millwheel.cli.daemons.frame import Daemon, Role
 from millwheel.cli.daemons.pieces import cancel, keep
+from millwheel.config import MasterSection
+from millwheel.core.time import seconds
+from millwheel.master.balancing import BalanceSettings
+from millwheel.master.metrics import MasterCollector
 from millwheel.master.services import SERVICES, add_services
 from millwheel.master.services.watermarks import WatermarkProxy
 from millwheel.master.settings import MasterSettings
@@ -22,6 +25,20 @@ __all__ = ["MASTER"]
 _GRACE: Final = 10.0
 
 
+def _balancing(section: MasterSection) -> BalanceSettings:
+    usual = BalanceSettings()
+    return replace(
+        usual,
+        on=section.balance,
+        imbalance=section.imbalance,
+        balanced=section.imbalance * usual.balanced / usual.imbalance,
+        split_busy=section.split_busy,
+        merge_busy=section.split_busy * usual.merge_busy / usual.split_busy,
+        cool_down=seconds(section.cool_down_seconds),
+        most_operations=section.balance_operations,
+    )
+
+
 @asynccontextmanager
 async def _master(daemon: Daemon) -> AsyncIterator[None]:
     section = daemon.settings.master
@@ -29,11 +46,12 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
         daemon.backends.coordinator,
         daemon.backends.store,
         daemon.address,
-        MasterSettings(intervals_per_computation=section.intervals_per_computation),
+        MasterSettings(
+            intervals_per_computation=section.intervals_per_computation, balancing=_balancing(daemon.settings.master)
+        ),
         ttl=section.lease_seconds,
     )
-    leads = Gauge("millwheel_master_leads", "Whether this replica leads: 1 or 0", registry=daemon.registry)
-    leads.set_function(lambda: shell.leads)
+    daemon.registry.register(MasterCollector(shell))
     add_services(daemon.server, shell)
     explaining = WatermarkProxy(shell)  # type: ignore[abstract]  # other calls are for the shards themselves
     add_WatermarkServiceServicer_to_server(explaining, daemon.server)

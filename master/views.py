@@ -1,0 +1,59 @@
+"""From the catalog and what workers told to what the balancer looks at. Pure."""
+
+from __future__ import annotations
+
+from millwheel.core.catalog import ACTIVE_STATES, Catalog
+from millwheel.core.interval_table import interval_from_proto
+from millwheel.core.time import Duration, Timestamp
+from millwheel.master.assignment import code_of
+from millwheel.master.balancing import IntervalView, View, WorkerView
+from millwheel.master.load_book import LoadBook
+from millwheel.master.reshaping import SPLIT_BY_OPERATOR
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+
+__all__ = ["names_of", "view_of"]
+
+
+def names_of(known: Catalog) -> dict[str, tuple[str, str]]:
+    """By incarnation of a topology that runs: the topology's name, and the computation's."""
+    return {
+        record.incarnations[one.name]: (name, one.name)
+        for name, record in known.live_topologies()
+        if record.state in ACTIVE_STATES
+        for one in record.spec.computations
+    }
+
+
+def view_of(known: Catalog, book: LoadBook, now: Timestamp, fresh: Duration) -> View:
+    """Everything that has an owner. Workers that have not told their load for ``fresh`` neither give nor take."""
+    workers = tuple(
+        WorkerView(name, record.package, book.workers[name].base)
+        for name, record in sorted(known.workers.items())
+        if book.is_fresh(name, now, fresh)
+    )
+    incarnations = [*names_of(known), *(log.incarnation for log in known.logs.values())]
+    intervals: list[IntervalView] = []
+    for incarnation in sorted(incarnations):
+        table, code = known.tables.get(incarnation), code_of(known, incarnation)
+        intervals += [_interval(incarnation, code, one, book) for one in table or ()]
+    return View(workers, tuple(intervals))
+
+
+def _interval(incarnation: str, code: str | None, interval: catalog.IntervalRecord, book: LoadBook) -> IntervalView:
+    load = book.of(interval)
+    return IntervalView(
+        journal=interval.journal,
+        sequencer=interval.sequencer,
+        incarnation=incarnation,
+        keys=interval_from_proto(interval.keys),
+        owner=interval.owner.worker_id,
+        code=code,
+        cost=book.cost(interval),
+        busy=0.0 if load is None else load.busy,
+        cached_bytes=0 if load is None else load.cached_bytes,
+        count=0 if load is None else load.keys,
+        sample=() if load is None else tuple(load.sample),
+        told=load is not None,
+        has_parents=bool(interval.parents),
+        by_operator=interval.request_id.startswith(SPLIT_BY_OPERATOR),
+    )
