@@ -24,7 +24,6 @@ the read never runs through the entries that were deleted behind it.
 """
 
 _OWNER: Final = "openmillwheel"
-_TABLES: Final = frozenset({"schema_version", "journals", "parts", "states"})
 
 _VERSION_TABLE: Final = """CREATE TABLE IF NOT EXISTS {keyspace}.schema_version (
     owner text PRIMARY KEY, version int, state_buckets int
@@ -67,16 +66,9 @@ def prepare_keyspace(settings: CassandraSettings, cluster: Cluster, session: Dri
     def run(text: str, *values: object) -> list[tuple[Any, ...]]:
         return list(session.execute(SimpleStatement(text, consistency_level=ConsistencyLevel.QUORUM), values or None))
 
-    _make_keyspace(settings, cluster, run)
-    _refuse_foreign_tables(settings, run)
-    run(_VERSION_TABLE.format(keyspace=settings.keyspace, id=_id(settings.keyspace, _VERSION_TABLE)))
-    run(
-        f"INSERT INTO {settings.keyspace}.schema_version (owner, version, state_buckets) "
-        "VALUES (%s, 0, %s) IF NOT EXISTS",
-        _OWNER,
-        settings.state_buckets,
-    )
-    version, buckets = _read_version(settings, session)
+    if not _is_ours(settings, run) or not run(f"SELECT owner FROM {settings.keyspace}.schema_version"):
+        _begin(settings, cluster, run)
+    version, buckets = _read_version(settings, run)
     for step in range(version, len(MIGRATIONS)):
         for statement in MIGRATIONS[step]:
             run(statement.format(keyspace=settings.keyspace, id=_id(settings.keyspace, statement)))
@@ -87,6 +79,35 @@ def prepare_keyspace(settings: CassandraSettings, cluster: Cluster, session: Dri
             step,
         )
     return buckets
+
+
+def _is_ours(settings: CassandraSettings, run: Run) -> bool:
+    """Whether the keyspace has our version table; StoreSettingsError if it has other tables only."""
+    columns = run(
+        "SELECT column_name FROM system_schema.columns WHERE keyspace_name = %s AND table_name = 'schema_version'",
+        settings.keyspace,
+    )
+    if {"owner", "version", "state_buckets"} <= {row[0] for row in columns}:
+        return True
+    rows = run("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", settings.keyspace)
+    if tables := sorted(row[0] for row in rows):
+        raise StoreSettingsError(
+            f"keyspace {settings.keyspace} holds tables of something else ({', '.join(tables)}); "
+            "nothing was changed: set store.keyspace to a name of its own"
+        )
+    return False
+
+
+def _begin(settings: CassandraSettings, cluster: Cluster, run: Run) -> None:
+    """Keyspace and version table, of version 0: from here on the keyspace is known as ours."""
+    _make_keyspace(settings, cluster, run)
+    run(_VERSION_TABLE.format(keyspace=settings.keyspace, id=_id(settings.keyspace, _VERSION_TABLE)))
+    run(
+        f"INSERT INTO {settings.keyspace}.schema_version (owner, version, state_buckets) "
+        "VALUES (%s, 0, %s) IF NOT EXISTS",
+        _OWNER,
+        settings.state_buckets,
+    )
 
 
 def _make_keyspace(settings: CassandraSettings, cluster: Cluster, run: Run) -> None:
@@ -107,27 +128,8 @@ def _make_keyspace(settings: CassandraSettings, cluster: Cluster, run: Run) -> N
     )
 
 
-def _refuse_foreign_tables(settings: CassandraSettings, run: Run) -> None:
-    found = run("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", settings.keyspace)
-    tables = {row[0] for row in found}
-    columns = run(
-        "SELECT column_name FROM system_schema.columns WHERE keyspace_name = %s AND table_name = 'schema_version'",
-        settings.keyspace,
-    )
-    ours = {"owner", "version", "state_buckets"} <= {row[0] for row in columns}
-    if tables and not ours:
-        raise StoreSettingsError(
-            f"keyspace {settings.keyspace} holds tables of something else ({', '.join(sorted(tables))}); "
-            "nothing was changed: set store.keyspace to a name of its own"
-        )
-
-
-def _read_version(settings: CassandraSettings, session: DriverSession) -> tuple[int, int]:
-    statement = SimpleStatement(
-        f"SELECT owner, version, state_buckets FROM {settings.keyspace}.schema_version",
-        consistency_level=ConsistencyLevel.QUORUM,
-    )
-    rows = list(session.execute(statement))
+def _read_version(settings: CassandraSettings, run: Run) -> tuple[int, int]:
+    rows = run(f"SELECT owner, version, state_buckets FROM {settings.keyspace}.schema_version")
     others = sorted(row[0] for row in rows if row[0] != _OWNER)
     if others:
         raise StoreSettingsError(

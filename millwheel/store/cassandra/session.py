@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from cassandra import ConsistencyLevel, ProtocolVersion
+from cassandra import ConsistencyLevel, ProtocolVersion, UnresolvableContactPoints
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.cluster import Session as DriverSession
@@ -30,22 +30,24 @@ Row = tuple[Any, ...]
 Result = TypeVar("Result")
 
 _RECONNECT_SECONDS: Final = 0.5
+_CONNECT_SECONDS: Final = 5.0
+_OPENING_SECONDS: Final = 30.0
+"""For what is asked while a store is opened: a table is made only when all nodes agree on it."""
 _FIRST_PAUSE: Final = 0.02
 _LAST_PAUSE: Final = 0.5
 
 
 def connect(settings: CassandraSettings) -> tuple[Cluster, DriverSession]:
     """Connect, blocking; StoreError says why not."""
-    cluster: Cluster | None = None
     try:
         cluster = _cluster(settings)
+    except UnresolvableContactPoints as error:
+        raise failure_of(error, settings.contact_points, settings.username, settings.keyspace) from error
+    try:
         session = cluster.connect()
-        _check_dc(settings, cluster)
-    except StoreError:
-        _shut_down(cluster)
-        raise
     except Exception as error:
-        _shut_down(cluster)
+        cluster.shutdown()
+        _check_dc(settings, cluster)
         raise failure_of(error, settings.contact_points, settings.username, settings.keyspace) from error
     session.default_fetch_size = 256
     return cluster, session
@@ -58,7 +60,7 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         retry_policy=FallthroughRetryPolicy(),
         consistency_level=ConsistencyLevel.QUORUM,
         serial_consistency_level=ConsistencyLevel.SERIAL,
-        request_timeout=settings.timeout_seconds,
+        request_timeout=_OPENING_SECONDS,
         row_factory=tuple_factory,
     )
     credentials = PlainTextAuthProvider(settings.username, settings.password) if settings.username else None
@@ -72,8 +74,8 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         protocol_version=ProtocolVersion.V4,
         compression=False,
         reconnection_policy=ConstantReconnectionPolicy(_RECONNECT_SECONDS, max_attempts=None),
-        connect_timeout=min(5.0, settings.timeout_seconds),
-        control_connection_timeout=min(5.0, settings.timeout_seconds),
+        connect_timeout=_CONNECT_SECONDS,
+        control_connection_timeout=_CONNECT_SECONDS,
         idle_heartbeat_interval=5,
         idle_heartbeat_timeout=5,
         monitor_reporting_enabled=False,
@@ -82,13 +84,8 @@ def _cluster(settings: CassandraSettings) -> Cluster:
 
 def _check_dc(settings: CassandraSettings, cluster: Cluster) -> None:
     known = sorted({host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter})
-    if settings.local_dc and settings.local_dc not in known:
+    if known and settings.local_dc and settings.local_dc not in known:
         raise StoreSettingsError(f"store.local_dc {settings.local_dc!r}: the data centres there are {', '.join(known)}")
-
-
-def _shut_down(cluster: Cluster | None) -> None:
-    if cluster is not None:
-        cluster.shutdown()
 
 
 class Session:
@@ -174,7 +171,7 @@ class Session:
 
         self._outstanding.add(answer)
         try:
-            response = self._driver.execute_async(statement)
+            response = self._driver.execute_async(statement, timeout=self._settings.timeout_seconds)
             response.add_callbacks(arrived, tell)
             return await answer
         except StoreError:

@@ -1,0 +1,48 @@
+"""A store on the shared Cassandra node, and the driver's own session beside it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from millwheel.store.cassandra import CassandraSettings, CassandraStore
+from millwheel.store.cassandra.session import connect
+from tests.components import cassandra, cassandra_settings
+
+KEYSPACE = "store_tests"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A node takes its time to start, and to come back after it was killed."""
+    for item in items:
+        if "tests/store/cassandra" in str(item.path):
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture
+def settings() -> CassandraSettings:
+    return cassandra_settings(cassandra(), KEYSPACE)
+
+
+@pytest.fixture
+async def store(settings: CassandraSettings) -> AsyncIterator[CassandraStore]:
+    opened = await CassandraStore.open(settings)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def driver(settings: CassandraSettings) -> Iterator[Any]:
+    """The superuser's session, to look at what is stored and to spoil it."""
+    cluster, session = connect(settings)
+    yield session
+    cluster.shutdown()
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that was never used: of a journal, a computation, a keyspace, a role."""
+    return f"t{uuid.uuid4().hex}"

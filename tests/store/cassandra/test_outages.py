@@ -1,0 +1,176 @@
+"""Cassandra goes away and comes back: nothing is lost, nothing takes effect twice, and the store goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import replace
+
+import pytest
+
+from millwheel.store.cassandra import CassandraSettings, CassandraStore
+from millwheel.store.contract import (
+    Append,
+    JournalHead,
+    SequencerRefusedError,
+    StateRow,
+    StateStore,
+    StoreUnavailableError,
+)
+from tests.components import cassandra
+
+
+async def append_for_certain(store: StateStore, journal: str, append: Append) -> int:
+    """As an owner does: repeat the identical bytes until the outcome is known; the number of unknown outcomes."""
+    uncertain = 0
+    while True:
+        try:
+            await store.append(journal, append)
+        except StoreUnavailableError:
+            uncertain += 1
+            await asyncio.sleep(0.05)
+        except SequencerRefusedError as refused:
+            if not uncertain or (refused.sequencer, refused.commit) != (append.sequencer, append.commit):
+                raise
+            return uncertain
+        else:
+            return uncertain
+
+
+async def test_g2_each_append_takes_effect_once_through_stops_and_kills_of_cassandra(
+    settings: CassandraSettings, name: str
+) -> None:
+    (node,) = cassandra().nodes
+    store = await CassandraStore.open(replace(settings, timeout_seconds=0.4))
+    await store.create_journal(name)
+    await store.fence(name, 5)
+    done = asyncio.Event()
+    uncertain = 0
+
+    async def own() -> int:
+        nonlocal uncertain
+        commit = 0
+        while not done.is_set():
+            commit += 1
+            uncertain += await append_for_certain(store, name, Append(5, commit, 0, (), b"entry %d" % commit))
+        return commit
+
+    owner = asyncio.create_task(own())
+    try:
+        for pause in (0.2, 0.6, 1.5):
+            await asyncio.sleep(0.5)
+            node.pause()
+            await asyncio.sleep(pause)
+            node.resume()
+        await asyncio.sleep(0.3)
+        node.kill()
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(node.start)
+        await asyncio.sleep(2.0)
+    finally:
+        node.resume()
+        done.set()
+    commits = await owner
+    assert uncertain > 0
+    assert commits > 50
+    assert await store.read_head(name) == JournalHead(5, commits, 0, ())
+    assert await store.read_entries(name, 1, commits) == [b"entry %d" % commit for commit in range(1, commits + 1)]
+    await store.close()
+
+
+async def test_g3_what_a_zombie_had_on_its_way_is_refused_when_it_arrives_late_6_2(
+    settings: CassandraSettings, store: CassandraStore, name: str
+) -> None:
+    """The zombie's append waits in a node that stands still, together with its successor's fence."""
+    (node,) = cassandra().nodes
+    zombie = await CassandraStore.open(replace(settings, timeout_seconds=0.3))
+    await store.create_journal(name)
+    await zombie.fence(name, 5)
+    node.pause()
+    try:
+        with pytest.raises(StoreUnavailableError, match=r"store|Cassandra"):
+            await zombie.append(name, Append(5, 1, 0, (), b"zombie"))
+        fence = asyncio.create_task(store.fence(name, 6))
+        await asyncio.sleep(0.1)
+    finally:
+        node.resume()
+    head = await fence
+    await store.append(name, Append(6, head.commit + 1, 0, (), b"successor"))
+    with pytest.raises(SequencerRefusedError):
+        await append_for_certain(zombie, name, Append(5, 2, 0, (), b"zombie again"))
+    last = await store.read_head(name)
+    assert last == JournalHead(6, head.commit + 1, 0, ())
+    assert (await store.read_entries(name, 1, last.commit))[-1] == b"successor"
+    await zombie.close()
+
+
+async def test_every_call_says_that_cassandra_is_away_and_works_again_when_it_is_back(
+    settings: CassandraSettings, name: str
+) -> None:
+    (node,) = cassandra().nodes
+    store = await CassandraStore.open(replace(settings, timeout_seconds=0.5))
+    await store.create_journal(name)
+    node.kill()
+    try:
+        for call in (
+            lambda: store.fence(name, 1),
+            lambda: store.read_head(name),
+            lambda: store.append(name, Append(1, 1, 0, (), b"")),
+            lambda: store.read_entries(name, 1, 1),
+            lambda: store.write_states(name, name, 1, [StateRow(b"k", 1, b"v")]),
+            lambda: store.read_states(name, [b"k"]),
+            lambda: store.list_parts(name),
+        ):
+            with pytest.raises(StoreUnavailableError, match=r"tried again"):
+                await call()
+    finally:
+        await asyncio.to_thread(node.start)
+    deadline = time.monotonic() + 20
+    while True:
+        with contextlib.suppress(StoreUnavailableError):
+            assert (await store.fence(name, 1)).sequencer == 1
+            break
+        assert time.monotonic() < deadline
+    await store.write_states(name, name, 1, [StateRow(b"k", 1, b"v")])
+    assert await store.read_states(name, [b"k"]) == [StateRow(b"k", 1, b"v")]
+    await store.close()
+
+
+async def test_what_waited_past_its_deadline_is_not_sent_any_more(
+    settings: CassandraSettings, store: CassandraStore, name: str
+) -> None:
+    """One request at a time: the first is in a node that stands still, the second waits until it is late."""
+    (node,) = cassandra().nodes
+    slow = await CassandraStore.open(replace(settings, timeout_seconds=0.5, concurrent_writes=1))
+    node.pause()
+    try:
+        results = await asyncio.gather(
+            slow.write_states(name, name, 1, [StateRow(b"first", 1, b"sent")]),
+            slow.write_states(name, name, 1, [StateRow(b"second", 1, b"waits")]),
+            return_exceptions=True,
+        )
+    finally:
+        node.resume()
+    assert [type(result) for result in results] == [StoreUnavailableError] * 2
+    assert "not sent" in str(results[1])
+    await asyncio.sleep(0.5)
+    assert [row is not None for row in await store.read_states(name, [b"first", b"second"])] == [True, False]
+    await slow.close()
+
+
+async def test_closing_fails_what_is_outstanding(settings: CassandraSettings, name: str) -> None:
+    (node,) = cassandra().nodes
+    store = await CassandraStore.open(settings)
+    await store.create_journal(name)
+    node.pause()
+    try:
+        outstanding = asyncio.create_task(store.fence(name, 1))
+        await asyncio.sleep(0.2)
+        begun = time.monotonic()
+        await store.close()
+        with pytest.raises(StoreUnavailableError, match="closed"):
+            await outstanding
+        assert time.monotonic() - begun < 5
+    finally:
+        node.resume()

@@ -1,0 +1,83 @@
+"""The keyspace: made once by whoever comes first, left alone where it is foreign or newer, usable with few rights."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from millwheel.store.cassandra import CassandraSettings, CassandraStore, StoreSettingsError
+from millwheel.store.cassandra.schema import MIGRATIONS
+from millwheel.store.contract import Append, StoreUnavailableError
+
+
+async def test_many_that_open_a_new_keyspace_at_once_share_it(settings: CassandraSettings, name: str) -> None:
+    fresh = replace(settings, keyspace=name)
+    stores = await asyncio.gather(*(CassandraStore.open(fresh) for _ in range(4)))
+    await stores[0].create_journal("j", 7)
+    assert [(await store.read_head("j")).commit for store in stores] == [7] * 4
+    await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_a_keyspace_of_something_else_is_left_as_it_is(
+    settings: CassandraSettings, driver: Any, name: str
+) -> None:
+    driver.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+    driver.execute(f"CREATE TABLE {name}.users (id int PRIMARY KEY)")
+    with pytest.raises(StoreSettingsError, match=rf"keyspace {name} holds tables of something else \(users\)"):
+        await CassandraStore.open(replace(settings, keyspace=name))
+    tables = driver.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (name,))
+    assert [row[0] for row in tables] == ["users"]
+
+
+async def test_a_newer_schema_and_another_owner_are_refused_by_name(
+    settings: CassandraSettings, driver: Any, name: str
+) -> None:
+    fresh = replace(settings, keyspace=name)
+    await (await CassandraStore.open(fresh)).close()
+    newer = len(MIGRATIONS) + 1
+    driver.execute(f"UPDATE {name}.schema_version SET version = {newer} WHERE owner = 'openmillwheel'")
+    with pytest.raises(StoreSettingsError, match=rf"keyspace {name} has schema version {newer}.*up to {newer - 1}"):
+        await CassandraStore.open(fresh)
+    driver.execute(f"INSERT INTO {name}.schema_version (owner, version) VALUES ('watermill', 1)")
+    with pytest.raises(StoreSettingsError, match=rf"keyspace {name} belongs to watermill"):
+        await CassandraStore.open(fresh)
+
+
+async def test_a_migration_that_was_cut_short_is_finished(settings: CassandraSettings, driver: Any, name: str) -> None:
+    fresh = replace(settings, keyspace=name)
+    await (await CassandraStore.open(fresh)).close()
+    driver.execute(f"UPDATE {name}.schema_version SET version = 0 WHERE owner = 'openmillwheel'")
+    driver.execute(f"DROP TABLE {name}.states")
+    store = await CassandraStore.open(fresh)
+    assert await store.read_states("c", [b"k"]) == [None]
+    await store.close()
+
+
+async def test_the_number_of_buckets_stays_what_the_keyspace_was_made_with(
+    settings: CassandraSettings, driver: Any, name: str
+) -> None:
+    await (await CassandraStore.open(replace(settings, keyspace=name, state_buckets=3))).close()
+    await (await CassandraStore.open(replace(settings, keyspace=name, state_buckets=9))).close()
+    assert [row[0] for row in driver.execute(f"SELECT state_buckets FROM {name}.schema_version")] == [3]
+
+
+async def test_a_role_that_may_only_read_is_told_what_it_needs_and_goes_on_when_it_has_it(
+    settings: CassandraSettings, driver: Any, store: CassandraStore, name: str
+) -> None:
+    driver.execute(f"CREATE ROLE {name} WITH PASSWORD = 'p' AND LOGIN = true")
+    driver.execute(f"GRANT SELECT ON KEYSPACE {settings.keyspace} TO {name}")
+    await store.create_journal(name)
+    await store.fence(name, 1)
+    reader = await CassandraStore.open(replace(settings, username=name, password="p", timeout_seconds=0.5))
+    assert (await reader.read_head(name)).sequencer == 1
+    append = Append(1, 1, 0, (), b"entry")
+    with pytest.raises(StoreUnavailableError, match=rf"GRANT SELECT, MODIFY ON KEYSPACE {settings.keyspace}"):
+        await reader.append(name, append)
+    driver.execute(f"GRANT MODIFY ON KEYSPACE {settings.keyspace} TO {name}")
+    await asyncio.sleep(0.5)
+    await reader.append(name, append)
+    assert await store.read_entries(name, 1, 1) == [b"entry"]
+    await reader.close()
