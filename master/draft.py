@@ -131,13 +131,10 @@ class Draft:
         """Put and delete exactly what differs from the catalog, whatever earlier edits in this draft had written."""
         chunks, numbers = edit.changes()
         written = {keys.chunk_key(incarnation, chunk.number): chunk for chunk in chunks}
-        deleted = {keys.chunk_key(incarnation, number) for number in numbers}
         for key in self._chunks.get(incarnation, {}).keys() - written.keys():
             del self._puts[key]
-        for key in [key for key in self._deletes if key.startswith(keys.chunks_prefix(incarnation))]:
-            del self._deletes[key]
-        for key in sorted(deleted):
-            self.delete(key)
+        for number in numbers:
+            self.delete(keys.chunk_key(incarnation, number))
         before = self._chunks.get(incarnation, {})
         for key, chunk in written.items():
             if before.get(key) is not chunk:

@@ -145,7 +145,7 @@ class MapEdit:
         return [interval for interval in found if interval_from_proto(interval.keys).overlaps(asked)]
 
     def changes(self) -> tuple[list[Chunk], list[int]]:
-        """The chunks to be written, and the numbers of those to be deleted."""
+        """The chunks to be written, and the numbers of those to be deleted: these never come back."""
         written = [chunk for chunk in self._chunks if self._before.get(chunk.number) is not chunk]
         return written, sorted(self._before.keys() - {chunk.number for chunk in self._chunks})
 

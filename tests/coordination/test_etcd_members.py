@@ -60,6 +60,19 @@ async def count(coordinator: EtcdCoordinator, key: str, until: int) -> set[int]:
     return unsure
 
 
+async def put_blindly(coordinator: EtcdCoordinator, key: str, until: asyncio.Future[set[int]]) -> tuple[int, set[int]]:
+    """Put one value after the other, each once and without a compare; how many, and which may not have been put."""
+    unsure = set()
+    value = 0
+    while not until.done():
+        value += 1
+        try:
+            await coordinator.transact([], [Put(key, b"%d" % value)])
+        except CoordinatorUnavailableError:
+            unsure.add(value)
+    return value, unsure
+
+
 async def seen(coordinator: EtcdCoordinator, prefix: str, after: int, until: int) -> list[Change]:
     """What a watch reports until the counter has reached a value."""
     changes: list[Change] = []
@@ -73,8 +86,9 @@ async def seen(coordinator: EtcdCoordinator, prefix: str, after: int, until: int
 async def test_nothing_is_lost_or_done_twice_while_each_member_is_killed_in_turn(members: EtcdCluster) -> None:
     async with opened(members, "turn") as writer, opened(members, "turn") as watcher:
         start = (await writer.transact([], [Put("begin", b"")])).revision
-        watching = asyncio.ensure_future(seen(watcher, "", start, 600))
+        watching = asyncio.ensure_future(seen(watcher, "n", start, 600))
         counting = asyncio.ensure_future(count(writer, "n", 600))
+        putting = asyncio.ensure_future(put_blindly(watcher, "blind", counting))
         for number in range(3):
             await asyncio.sleep(0.3)
             members.kill(number)
@@ -87,6 +101,11 @@ async def test_nothing_is_lost_or_done_twice_while_each_member_is_killed_in_turn
         revisions = [change.revision for change in changes]
         assert revisions == sorted(set(revisions))
         assert len(unsure) < 30
+        last, unsure = await asyncio.wait_for(putting, SOON)
+        await writer.transact([], [Put("blind", b"0")])
+        reported = [int(change.value or b"") for change in await seen(writer, "blind", start, 0)][:-1]
+        assert sorted(set(reported)) == reported
+        assert set(range(1, last + 1)) - set(reported) <= unsure
 
 
 async def test_a_watch_at_a_member_that_dies_goes_on_at_another(members: EtcdCluster) -> None:

@@ -142,9 +142,6 @@ class Maps(RuleBasedStateMachine):
         assert table.origin == ("c", "t")
         for chunk in table.chunks:
             assert len(chunk.intervals) <= 8
-        # Two neighbours that would fit into one chunk with room to spare were joined, unless both are of a fair size.
-        sizes = [len(chunk.intervals) for chunk in table.chunks]
-        assert len(sizes) <= 1 + 2 * len(table) // 3
 
     @invariant()
     def look_ups_say_what_the_intervals_say(self) -> None:
@@ -184,6 +181,21 @@ def test_a_move_writes_one_chunk_whatever_the_size_of_the_map_7_1(count: int, da
     assert (len(written), deleted) == (1, [])
     assert len(written[0].intervals) <= interval_chunks.MOST_INTERVALS
     assert not edit.replace([moved])
+
+
+def test_chunks_that_shrink_are_joined() -> None:
+    """Every other boundary goes, again and again: as many intervals would have been as many chunks, one to each."""
+    intervals = list(whole(1_024).intervals)
+    edit = MapEdit(NAME, IntervalTable(NAME, whole(1_024)).chunks)
+    for _ in range(6):
+        for at in range(len(intervals) // 2):
+            keys = KeyInterval(intervals[at].keys.start, interval_from_proto(intervals[at + 1].keys).end)
+            intervals[at : at + 2] = [interval(keys, f"{NAME}.m{at}")]
+            edit.replace([intervals[at]])
+    assert len(intervals) == 16
+    written, deleted = edit.changes()
+    assert len(written) == 1
+    assert deleted == [1, 2, 3]
 
 
 def test_with_the_longest_keys_a_chunk_stays_within_its_bytes() -> None:

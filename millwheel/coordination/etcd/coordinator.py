@@ -139,18 +139,17 @@ class EtcdCoordinator:
     async def keep_alive(self, lease: int) -> None:
         """See :meth:`Coordinator.keep_alive`. A lease that was not renewed for its time by this machine's own clock is
         not renewed any more, but revoked: its holder may have been taken for gone."""
+        if not self._leases.is_over(lease):
+            asked = self._leases.now()
+            ttl = await self._renew(lease)
+            if ttl <= 0:
+                self._leases.forget(lease)
+                raise LeaseExpiredError(f"lease {lease:x} has ended, and what was bound to it is gone")
+            self._leases.renewed(lease, ttl, asked)
         if self._leases.is_over(lease):
             with suppress(CoordinatorUnavailableError):
                 await self.revoke_lease(lease)
-            self._leases.check(lease)
             raise LeaseExpiredError(f"lease {lease:x} was not renewed in time, and has ended")
-        asked = self._leases.now()
-        ttl = await self._renew(lease)
-        if ttl <= 0:
-            self._leases.forget(lease)
-            raise LeaseExpiredError(f"lease {lease:x} has ended, and what was bound to it is gone")
-        self._leases.renewed(lease, ttl, asked)
-        self._leases.check(lease)
 
     async def _renew(self, lease: int) -> int:
         """The seconds that etcd gives, 0 for a lease that has ended. etcd renews by streams alone: one a call."""

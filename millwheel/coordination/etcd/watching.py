@@ -86,8 +86,9 @@ class Watching:
             if not isinstance(response, etcd.WatchResponse):
                 raise _AwayError("the stream has ended")
             self._check(response)
-            self._backoff.succeeded()
-            self._silent = False
+            if response.events:
+                self._backoff.succeeded()
+                self._silent = False
             # The parts of one large answer come one after the other; no revision is whole before the last of them.
             events += response.events
             if response.fragment:
