@@ -10,6 +10,7 @@ import grpc
 from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.master.messages import EnsureLog
 from millwheel.master.plans import refuse_unknown_stream
+from millwheel.master.services.told_routing import ToldRouting
 from millwheel.master.shell import MasterShell
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
@@ -23,7 +24,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
-    """The whole routing of a stream, but for the revision; RequestError (NOT_FOUND) if nobody knows the stream."""
+    """The routing of a stream, but for revision and intervals; RequestError (NOT_FOUND) if nobody knows the stream."""
     spec = known.stream(stream)
     if spec is None:
         refuse_unknown_stream(stream, known)
@@ -41,7 +42,6 @@ def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
             key=consumer.key,
             code=consumer.code,
             exactly_once=consumer.exactly_once,
-            intervals=known.interval_map(consumer.incarnation),
             log=consumer.log,
             authority=known.authority_of(consumer.incarnation),
         )
@@ -66,18 +66,14 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
     async def _watch(self, stream: str) -> AsyncIterator[control.WatchRoutingResponse]:
         """Changes that come faster than they are sent are told as one."""
         term = await self._shell.term()
-        sent: control.WatchRoutingResponse | None = None
+        told = ToldRouting()
         shape = -1
         while not term.is_over:
             if shape != term.catalog.shape:
                 shape = term.catalog.shape
-                routing = routing_of(term.catalog, stream)
-                if routing != sent:
-                    sent = routing
-                    answer = control.WatchRoutingResponse(revision=term.catalog.revision)
-                    answer.MergeFrom(routing)
+                for answer in told.news(term.catalog, routing_of(term.catalog, stream)):
                     yield answer
-                    continue
+                continue
             await term.changed()
         raise RequestError(
             FailureCode.UNAVAILABLE,

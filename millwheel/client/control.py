@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import grpc
 
+from millwheel.client.routing_view import RoutingView
 from millwheel.rpc.channel import DEFAULT_DEADLINE, RETRYABLE, Backoff, open_channel, retrying
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
@@ -191,9 +192,12 @@ class ControlClient:
 
         async def first() -> control.WatchRoutingResponse:
             call = self._routing().WatchRouting(control.WatchRoutingRequest(stream=stream), timeout=self._deadline)
+            view = RoutingView()
             try:
                 async for response in call:
-                    return response
+                    whole = view.take(response)
+                    if whole is not None:
+                        return whole
             finally:
                 call.cancel()
             raise RequestError(FailureCode.UNAVAILABLE, f"{self.address} told no routing of stream {stream!r}")
@@ -212,13 +216,17 @@ class ControlClient:
         last = b""
         while True:
             try:
+                view = RoutingView()
                 async with calling(self.address):
                     async for response in self._routing().WatchRouting(request):
                         failures = 0
-                        content = _without_revision(response)
+                        whole = view.take(response)
+                        if whole is None:
+                            continue
+                        content = _without_revision(whole)
                         if content != last:
                             last = content
-                            yield response
+                            yield whole
                 return
             except RequestError as error:
                 failing_since = loop.time() if failures == 0 else failing_since

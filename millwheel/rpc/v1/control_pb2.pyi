@@ -609,9 +609,12 @@ class WatchRoutingResponse(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     AUTHORITY_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     draining: _builtins.bool
     """Every topology that takes the stream's injected records is draining or has ended: send what is pending, no more."""
+    more: _builtins.bool
+    """The message is one part of a large one, and more of the same revision follows: only the last makes the routing whole."""
     @_builtins.property
     def stream(self) -> _topology_pb2.StreamSpec: ...
     @_builtins.property
@@ -633,10 +636,11 @@ class WatchRoutingResponse(_message.Message):
         draining: _builtins.bool = ...,
         authority: _common_pb2.Endpoint | None = ...,
         paused: _abc.Iterable[_builtins.str] | None = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "stream", b"stream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "consumers", b"consumers", "draining", b"draining", "paused", b"paused", "revision", b"revision", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "consumers", b"consumers", "draining", b"draining", "more", b"more", "paused", b"paused", "revision", b"revision", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -655,6 +659,7 @@ class ConsumerRoute(_message.Message):
     INTERVALS_FIELD_NUMBER: _builtins.int
     LOG_FIELD_NUMBER: _builtins.int
     AUTHORITY_FIELD_NUMBER: _builtins.int
+    ONLY_CHANGES_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """Incarnation id of the consuming computation, or of the stream's log."""
     topology: _builtins.str
@@ -662,12 +667,15 @@ class ConsumerRoute(_message.Message):
     exactly_once: _builtins.bool
     log: _builtins.bool
     """The consumer is the stream's log: every key is the empty one."""
+    only_changes: _builtins.bool
     @_builtins.property
     def key(self) -> _topology_pb2.KeySpec: ...
     @_builtins.property
     def code(self) -> _topology_pb2.CodeReference: ...
     @_builtins.property
-    def intervals(self) -> _catalog_pb2.IntervalMapRecord: ...
+    def intervals(self) -> _catalog_pb2.IntervalMapRecord:
+        """All intervals; or, where only_changes, neighbours in place of those that had the same keys together."""
+
     @_builtins.property
     def authority(self) -> _common_pb2.Endpoint:
         """Who keeps its low watermark; absent while the shard is away."""
@@ -684,10 +692,11 @@ class ConsumerRoute(_message.Message):
         intervals: _catalog_pb2.IntervalMapRecord | None = ...,
         log: _builtins.bool = ...,
         authority: _common_pb2.Endpoint | None = ...,
+        only_changes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "code", b"code", "intervals", b"intervals", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "code", b"code", "computation", b"computation", "exactly_once", b"exactly_once", "incarnation", b"incarnation", "intervals", b"intervals", "key", b"key", "log", b"log", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "code", b"code", "computation", b"computation", "exactly_once", b"exactly_once", "incarnation", b"incarnation", "intervals", b"intervals", "key", b"key", "log", b"log", "only_changes", b"only_changes", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

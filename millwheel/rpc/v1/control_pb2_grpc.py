@@ -565,7 +565,7 @@ class RoutingServiceServicer:
     """
 
     def WatchRouting(self, request, context):
-        """The whole routing of a stream at once, then again after every change.
+        """The whole routing of a stream at once, then what has changed after every change. Large maps come in several messages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

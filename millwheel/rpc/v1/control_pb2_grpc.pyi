@@ -176,7 +176,7 @@ class RoutingServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RoutingServiceAsyncStub: ...
     WatchRouting: _grpc.UnaryStreamMultiCallable[_control_pb2.WatchRoutingRequest, _control_pb2.WatchRoutingResponse]
-    """The whole routing of a stream at once, then again after every change."""
+    """The whole routing of a stream at once, then what has changed after every change. Large maps come in several messages."""
     EnsureStreamLog: _grpc.UnaryUnaryMultiCallable[_control_pb2.EnsureStreamLogRequest, _control_pb2.EnsureStreamLogResponse]
     """Where a stream's log is, creating it where there is none yet."""
 
@@ -186,7 +186,7 @@ class RoutingServiceAsyncStub(RoutingServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     WatchRouting: _aio.UnaryStreamMultiCallable[_control_pb2.WatchRoutingRequest, _control_pb2.WatchRoutingResponse]  # type: ignore[assignment]
-    """The whole routing of a stream at once, then again after every change."""
+    """The whole routing of a stream at once, then what has changed after every change. Large maps come in several messages."""
     EnsureStreamLog: _aio.UnaryUnaryMultiCallable[_control_pb2.EnsureStreamLogRequest, _control_pb2.EnsureStreamLogResponse]  # type: ignore[assignment]
     """Where a stream's log is, creating it where there is none yet."""
 
@@ -199,7 +199,7 @@ class RoutingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.WatchRoutingRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_control_pb2.WatchRoutingResponse], _abc.AsyncIterator[_control_pb2.WatchRoutingResponse]]:
-        """The whole routing of a stream at once, then again after every change."""
+        """The whole routing of a stream at once, then what has changed after every change. Large maps come in several messages."""
 
     @_abc_1.abstractmethod
     def EnsureStreamLog(
