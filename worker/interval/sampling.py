@@ -12,8 +12,10 @@ __all__ = ["KeySample"]
 
 _KEPT: Final = 256
 """Of so many picks a key that halves the load is found to within some three percent of the load."""
+_MANY: Final = 100
+"""So many records of one delivery are worth a pick each; of fewer there is one."""
 _PICKS: Final = 4
-"""Of the records of one delivery, at most."""
+"""Of one delivery, at most."""
 
 _MULTIPLIER, _INCREMENT, _MASK = 6364136223846793005, 1442695040888963407, (1 << 64) - 1
 
@@ -34,7 +36,9 @@ class KeySample:
     def note(self, keys: Sequence[bytes], indexes: Sequence[int]) -> None:
         """Records ``indexes`` of a delivery with these ``keys`` were committed."""
         count = len(indexes)
-        picks = min(count, _PICKS)
+        if not count:
+            return
+        picks = 1 if count < _MANY else min(count // _MANY, _PICKS)
         for _ in range(picks):
             self._chance = (self._chance * _MULTIPLIER + _INCREMENT) & _MASK
             self._pick(keys[indexes[(self._chance >> 33) % count]], count / picks)
