@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from millwheel.config import Configuration, CoordinatorSection, Settings, StoreSection
-from millwheel.coordination.contract import Coordinator, CoordinatorError
+from millwheel.coordination.contract import Coordinator, CoordinatorError, CoordinatorUnavailableError
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.core.catalog_keys import LEADERSHIP
 from millwheel.rpc.channel import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.sdk.errors import MillwheelError
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
-from millwheel.store.contract import StateStore, StoreError
+from millwheel.store.contract import StateStore, StoreError, StoreUnavailableError
 from millwheel.store.database import EmbeddedDatabase
 
 __all__ = ["Backends", "OpenBackends", "open_backends"]
@@ -188,9 +188,10 @@ async def _waited(open_it: Callable[[], Awaitable[Opened]], name: _Name, tell: T
             if why != said or loop.time() - said_at > _SAY_AGAIN:
                 said, said_at = why, loop.time()
                 tell(f"it waits for {why}")
-                log.warning(
-                    "waiting for %s; see that it runs, and that %s (%s) names it", why, name.setting, name.source
-                )
+                passing = isinstance(error, (CoordinatorUnavailableError, StoreUnavailableError, OSError))
+                advice = f"see that it runs, and that {name.setting} names it" if passing else "it is tried again"
+                level = logging.WARNING if passing else logging.ERROR
+                log.log(level, "waiting for %s; %s (%s: %s)", why, advice, name.setting, name.source)
         else:
             if failures:
                 log.info("%s is there", name)

@@ -8,17 +8,24 @@ from collections import Counter
 from itertools import islice
 from pathlib import Path
 
+import pytest
+
 import millwheel as mw
 from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import From, Subscription
-from millwheel.core.catalog import Catalog
+from millwheel.client.watermarks import WatermarkClient
+from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.security import use_tls
 from tests.daemons.together import Together, together
 from tests.system import counting as counting_module
 from tests.system.counting import WINDOW, Load, WindowCount, counting
 
+_HERE = Path(__file__).parents[1] / "rpc" / "certificates"
+CERTIFICATES = (_HERE / "one-ca.pem", _HERE / "one.pem", _HERE / "one.key")
 RECORDS = 6_000
 CHUNK = 500
 
@@ -62,22 +69,55 @@ async def test_g1_g8_results_are_right_while_daemons_come_and_go_7(tmp_path: Pat
     loaded = Load(seed=5)
     async with together(tmp_path) as cluster:
         await submit(cluster, tmp_path)
-        found: Counter[WindowCount] = Counter()
-        async with Subscription(
+        accidents = {2: "worker", 5: "master", 8: "authority"}
+        assert await _results(cluster, loaded, accidents) == loaded.expected(RECORDS)
+
+
+async def test_with_tls_everybody_shows_a_certificate_and_results_are_the_same(tmp_path: Path) -> None:
+    tls = {f"rpc.tls_{name}": str(path) for name, path in zip(("ca", "cert", "key"), CERTIFICATES, strict=True)}
+    loaded = Load(seed=6)
+    try:
+        async with together(tmp_path, tls) as cluster:
+            await submit(cluster, tmp_path)
+            assert await _results(cluster, loaded, {}) == loaded.expected(RECORDS)
+            await _explained(cluster)
+            use_tls(None)
+            async with ControlClient(cluster.address) as stranger:
+                with pytest.raises(RequestError, match="cannot reach"):
+                    await stranger.list_topologies()
+    finally:
+        use_tls(None)
+
+
+async def _explained(cluster: Together) -> None:
+    """A master tells what the authority's shards know."""
+    async with ControlClient(cluster.address, patience=20.0) as client:
+        record = (await client.get_topology("counting")).topology
+        authority = WatermarkClient(client.address, on_refused=lambda report: None)
+        for sender in (record.incarnations["counter"], record.incarnations["adder"], injector_sender("events")):
+            assert (await authority.explain(sender)).watermark_us == MAX_TIMESTAMP
+        await authority.close()
+
+
+async def _results(cluster: Together, loaded: Load, accidents: dict[int, str]) -> Counter[WindowCount]:
+    found: Counter[WindowCount] = Counter()
+    async with (
+        Subscription(
             "windows",
             cursor="test",
             start=From.OLDEST,
             record_type=WindowCount,
             address=cluster.address,
             until_end=True,
-        ) as subscription:
-            accidents = {2: "worker", 5: "master", 8: "authority"}
-            async with asyncio.timeout(50), asyncio.TaskGroup() as group:
-                group.create_task(feed(cluster, loaded, accidents))
-                async for batch in subscription:
-                    found.update(batch.values)
-        assert subscription.watermark == MAX_TIMESTAMP
-        assert found == loaded.expected(RECORDS)
+        ) as subscription,
+        asyncio.timeout(50),
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(feed(cluster, loaded, accidents))
+        async for batch in subscription:
+            found.update(batch.values)
+    assert subscription.watermark == MAX_TIMESTAMP
+    return found
 
 
 async def test_shards_are_spread_and_taken_over(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -64,12 +64,12 @@ class Running:
 class Together:
     """Two masters, two candidates for two authority shards, and two workers."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, more: Mapping[str, str]) -> None:
         self.store = MemoryStore()
         self.coordinator = MemoryCoordinator()
         quick = {"coordinator.kind": "embedded", "coordinator.path": "-", "store.kind": "embedded", "store.path": "-"}
         leases = {"master.lease_seconds": "1", "authority.lease_seconds": "1", "worker.lease_seconds": "1"}
-        flags = {**quick, **leases}
+        flags = {**quick, **leases, **more}
         self.masters = [Running(self, MASTER, flags) for _ in range(2)]
         self.authorities = [Running(self, AUTHORITY, flags) for _ in range(2)]
         self.workers = [
@@ -99,9 +99,9 @@ class Together:
 
 
 @asynccontextmanager
-async def together(place: Path) -> AsyncIterator[Together]:
-    """All of them, serving; stopped at the end."""
-    cluster = Together(place)
+async def together(place: Path, flags: Mapping[str, str] | None = None) -> AsyncIterator[Together]:
+    """All of them, serving; stopped at the end. ``flags``: more settings, for all."""
+    cluster = Together(place, flags or {})
     daemons = [*cluster.authorities, *cluster.masters, *cluster.workers]
     try:
         for daemon in daemons:

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import AuthorityShell
 from millwheel.cli.daemons.frame import Daemon, Role
-from millwheel.cli.daemons.pieces import cancel, draw_sequencer, ensure_cluster_settings, ensure_journal, keep
+from millwheel.cli.daemons.pieces import cancel, draw_sequencer, ensure_journal, keep
 from millwheel.cli.daemons.places import advertised, place_of, tls_of
 from millwheel.cli.logs import fields
 from millwheel.coordination.contract import CoordinatorError, Put
@@ -45,11 +45,10 @@ _STAND_BACK: Final = 1.5
 
 @asynccontextmanager
 async def _authority(daemon: Daemon) -> AsyncIterator[None]:
-    shards = await ensure_cluster_settings(daemon.backends.coordinator, daemon.settings.cluster)
     candidate = _Candidate(daemon)
     daemon.registry.register(candidate)
     async with AsyncExitStack() as stack:
-        for shard in range(shards):
+        for shard in range(daemon.shards):
             task = asyncio.create_task(keep(f"authority shard {shard}", lambda shard=shard: candidate.stand(shard)))  # type: ignore[misc]
             stack.push_async_callback(cancel, task)
         yield

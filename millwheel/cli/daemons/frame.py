@@ -21,7 +21,7 @@ from grpc_health.v1._async import HealthServicer
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 
 from millwheel.cli.backends import Backends, OpenBackends, open_backends
-from millwheel.cli.daemons.pieces import cancel, ensure_cluster_settings, serve_metrics, settle_memory
+from millwheel.cli.daemons.pieces import cancel, ensure_cluster_settings, patiently, serve_metrics, settle_memory
 from millwheel.cli.daemons.places import advertised, place_of, tls_of
 from millwheel.cli.logs import fields
 from millwheel.config import Configuration, Settings
@@ -48,6 +48,8 @@ class Daemon:
     server: grpc.aio.Server
     backends: Backends
     registry: CollectorRegistry
+    shards: int
+    """Of the authority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,10 @@ async def run_daemon(
         async def live() -> None:
             async with await open_with(configuration, serving.waits_for) as backends:
                 late = cast("grpc.aio.Server", _LateServer(server))
-                daemon = Daemon(settings, address, index, late, backends, registry)
                 serving.waits_for("it is starting")
-                await ensure_cluster_settings(backends.coordinator, settings.cluster)
+                coordinator, section = backends.coordinator, settings.cluster
+                shards = await patiently("settling the shards", lambda: ensure_cluster_settings(coordinator, section))
+                daemon = Daemon(settings, address, index, late, backends, registry, shards)
                 async with role.open(daemon):
                     settle_memory()
                     await serving.set(True)

@@ -8,18 +8,18 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, start_http_server
 
 from millwheel.config import ClusterSection
-from millwheel.coordination.contract import Compare, Coordinator, Put
+from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, Put
 from millwheel.core.catalog_keys import CLUSTER_SETTINGS, SEQUENCER
 from millwheel.rpc.channel import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.security import TlsFiles
 from millwheel.rpc.v1.catalog_pb2 import ClusterSettingsRecord
-from millwheel.store.contract import JournalExistsError, StateStore
+from millwheel.store.contract import JournalExistsError, StateStore, StoreError
 
 __all__ = [
     "cancel",
@@ -27,11 +27,14 @@ __all__ = [
     "ensure_cluster_settings",
     "ensure_journal",
     "keep",
+    "patiently",
     "serve_metrics",
     "settle_memory",
 ]
 
 log = logging.getLogger("millwheel")
+
+Result = TypeVar("Result")
 
 _AGAIN: Final = Backoff(0.5, 30.0)
 _HEALTHY: Final = 60.0
@@ -69,6 +72,18 @@ async def keep(what: str, work: Callable[[], Awaitable[None]]) -> None:
             log.exception("%s failed; it begins anew", what)
         failures = 1 if loop.time() - began > _HEALTHY else failures + 1
         await asyncio.sleep(_AGAIN.delay(failures, 1.0))
+
+
+async def patiently(what: str, work: Callable[[], Awaitable[Result]]) -> Result:
+    """The result of ``work``, tried again for as long as store or coordinator do not answer."""
+    failures = 0
+    while True:
+        try:
+            return await work()
+        except (CoordinatorError, StoreError) as error:
+            failures += 1
+            log.warning("%s failed, trying again: %s", what, error)
+        await asyncio.sleep(_AGAIN.delay(failures, 0.5))
 
 
 def serve_metrics(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from millwheel.cli.daemons.frame import Daemon, Role
+from millwheel.cli.daemons.pieces import patiently
 from millwheel.client.control import ControlClient
 from millwheel.client.shards import shard_is_away
 from millwheel.config import Settings
@@ -62,7 +63,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
     worker.add_services(daemon.server)
     daemon.registry.register(WorkerCollector(worker.interval_cores))
     try:
-        await worker.start()
+        await patiently("registering", worker.start)
         yield
     finally:
         await worker.close()
