@@ -56,10 +56,10 @@ class MasterShell:
         vanished another one leads."""
         self.coordinator = coordinator
         self.observer = Observer()
-        self._store = store
+        self.store = store
+        self.address = address
         self._settings = settings or MasterSettings()
         self._clock = clock
-        self._address = address
         self._ttl = ttl
         self._election = Election(coordinator, LEADERSHIP, address, ttl)
         self._term: Term | None = None
@@ -71,7 +71,7 @@ class MasterShell:
 
     async def run(self) -> None:
         """Stand for election again and again, until this task is cancelled."""
-        present = asyncio.ensure_future(keep_present(self.coordinator, self._address, self._ttl, self._clock()))
+        present = asyncio.ensure_future(keep_present(self.coordinator, self.address, self._ttl, self._clock()))
         try:
             while True:
                 await self._lead(await self._election.campaign())
@@ -82,9 +82,9 @@ class MasterShell:
 
     async def _lead(self, leadership: Leadership) -> None:
         look, forget = self.observer.look, self.observer.forget
-        term = Term(leadership, self.coordinator, self._store, self._settings, look, forget, self._clock)
+        term = Term(leadership, self.coordinator, self.store, self._settings, look, forget, self._clock)
         loads = Loads(term, self.observer, self._settings, partial(self._count, "balancer"), self._clock)
-        self._term, self._packages, self._loads = term, Packages(self._store, leadership.term), loads
+        self._term, self._packages, self._loads = term, Packages(self.store, leadership.term), loads
         self._leading.set()
         _log.info("leading, term %d", leadership.term)
         asking = asyncio.ensure_future(loads.run())
@@ -176,7 +176,7 @@ class MasterShell:
                 reason="COORDINATOR_UNAVAILABLE",
             )
         # Named by the key that this replica itself has not given up yet, or has just won: it is between two terms.
-        leader = "" if leader == self._address else leader
+        leader = "" if leader == self.address else leader
         told = f"the master at {leader} leads, this one stands by" if leader else "no master leads just now"
         remedy = f"ask {leader}" if leader else "an election takes a few seconds: try again"
         return RequestError(FailureCode.UNAVAILABLE, told, remedy, reason=NOT_LEADING, leader=leader)

@@ -1,4 +1,4 @@
-"""The master's gRPC services: topologies, routing, injection, intervals."""
+"""The master's gRPC services: topologies, routing, injection, intervals, the cluster's health."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Final
 
 import grpc
 
+from millwheel.master.services.cluster import ClusterServicer
 from millwheel.master.services.injection import InjectionServicer
 from millwheel.master.services.intervals import IntervalServicer
 from millwheel.master.services.routing import RoutingServicer
 from millwheel.master.services.topologies import TopologyServicer
 from millwheel.master.shell import MasterShell
-from millwheel.rpc.v1 import control_pb2_grpc, injection_pb2_grpc, interval_pb2_grpc
+from millwheel.rpc.v1 import cluster_pb2_grpc, control_pb2_grpc, injection_pb2_grpc, interval_pb2_grpc
 
 __all__ = ["SERVICES", "add_services"]
 
@@ -20,6 +21,7 @@ SERVICES: Final = (
     "millwheel.v1.RoutingService",
     "millwheel.v1.InjectionService",
     "millwheel.v1.IntervalService",
+    "millwheel.v1.ClusterService",
 )
 """The services' full names, for health and reflection."""
 
@@ -30,3 +32,4 @@ def add_services(server: grpc.aio.Server, shell: MasterShell) -> None:
     control_pb2_grpc.add_RoutingServiceServicer_to_server(RoutingServicer(shell), server)
     injection_pb2_grpc.add_InjectionServiceServicer_to_server(InjectionServicer(shell), server)
     interval_pb2_grpc.add_IntervalServiceServicer_to_server(IntervalServicer(shell), server)
+    cluster_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterServicer(shell), server)

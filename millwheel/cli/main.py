@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from millwheel.cli import config, injector, interval, key, roles, server, stream, topology, version, watermark
+from millwheel.cli import cluster, config, injector, interval, key, roles, server, stream, topology, version, watermark
 from millwheel.cli.failing import exit_code_of, explain
 from millwheel.rpc.security import ENVIRONMENT, TlsFiles, use_tls
 
@@ -47,6 +47,7 @@ app.add_typer(stream.app, name="stream")
 app.add_typer(watermark.app, name="watermark")
 app.add_typer(key.app, name="key")
 app.add_typer(interval.app, name="interval")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(injector.app, name="injector")
 app.add_typer(injector.inject_app, name="inject")
 app.add_typer(roles.master_app, name="master")

@@ -20,8 +20,15 @@ from millwheel.rpc.channel import DEFAULT_DEADLINE, RETRYABLE, Backoff, open_cha
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import (
+    cluster_pb2,
+    cluster_pb2_grpc,
+    control_pb2_grpc,
+    injection_pb2_grpc,
+    interval_pb2,
+    interval_pb2_grpc,
+)
 from millwheel.rpc.v1 import control_pb2 as control
-from millwheel.rpc.v1 import control_pb2_grpc, injection_pb2_grpc, interval_pb2, interval_pb2_grpc
 from millwheel.rpc.v1 import injection_pb2 as injection
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import Problem
@@ -180,6 +187,11 @@ class ControlClient:
         answer = await self._call(lambda: self._intervals().MergeIntervals(request, timeout=self._deadline))
         return answer.interval
 
+    async def cluster_health(self) -> cluster_pb2.GetClusterHealthResponse:
+        """Masters, workers, authority, store and intervals, and everything that is wrong with them."""
+        request = cluster_pb2.GetClusterHealthRequest()
+        return await self._call(lambda: self._cluster().GetClusterHealth(request, timeout=self._deadline))
+
     # Routing.
 
     async def ensure_stream_log(self, stream: str) -> control.EnsureStreamLogResponse:
@@ -276,6 +288,9 @@ class ControlClient:
 
     def _intervals(self) -> interval_pb2_grpc.IntervalServiceAsyncStub:
         return interval_pb2_grpc.IntervalServiceStub(self._channel())
+
+    def _cluster(self) -> cluster_pb2_grpc.ClusterServiceAsyncStub:
+        return cluster_pb2_grpc.ClusterServiceStub(self._channel())
 
     def _injection(self) -> injection_pb2_grpc.InjectionServiceAsyncStub:
         return injection_pb2_grpc.InjectionServiceStub(self._channel())

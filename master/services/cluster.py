@@ -1,0 +1,154 @@
+"""ClusterService: how the cluster as a whole is, and everything that somebody should do something about."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from millwheel.core.catalog import ACTIVE_STATES, Catalog
+from millwheel.master.loads import FRESH
+from millwheel.master.shell import MasterShell, wall_clock
+from millwheel.master.views import names_of
+from millwheel.rpc.errors import answering
+from millwheel.rpc.v1 import cluster_pb2 as wire
+from millwheel.rpc.v1 import cluster_pb2_grpc
+from millwheel.store.contract import JournalMissingError, StoreError
+
+__all__ = ["ClusterServicer"]
+
+_DEADLINE: Final = 2.0
+_PROBE: Final = "health"
+"""A journal that never is: that the store says so is all that is asked of it."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
+    """Answers from the catalog, from what workers last told, and by asking authority and store."""
+
+    def __init__(self, shell: MasterShell) -> None:
+        self._shell = shell
+
+    async def GetClusterHealth(
+        self, request: wire.GetClusterHealthRequest, context: Context
+    ) -> wire.GetClusterHealthResponse:
+        """Everything at once; what does not answer in time is said to be so."""
+        return await answering(context, self._health)
+
+    async def _health(self) -> wire.GetClusterHealthResponse:
+        known = (await self._shell.term()).catalog
+        response = wire.GetClusterHealthResponse(intervals=_totals(known))
+        store, authorities = await asyncio.gather(self._store(), self._authorities(known))
+        response.store.CopyFrom(store)
+        response.authorities.extend(authorities)
+        for address in sorted({*known.masters, self._shell.address}):
+            response.masters.add(address=address, leads=address == self._shell.address)
+        response.workers.extend(self._workers(known))
+        names = names_of(known)
+        for hot in self._shell.hot_keys:
+            topology, computation = names.get(hot.incarnation, ("", hot.incarnation))
+            response.hot_keys.add(
+                topology=topology, computation=computation, key=hot.key, share=hot.share, busy=hot.busy
+            )
+        response.problems.extend(_problems(response, bool(known.topologies)))
+        return response
+
+    def _workers(self, known: Catalog) -> Iterator[wire.WorkerHealth]:
+        owned = dict.fromkeys(known.workers, 0)
+        for table in known.tables.values():
+            for (worker, registration), intervals in table.owned.items():
+                if worker in owned and registration == known.registration(worker):
+                    owned[worker] += len(intervals)
+        now, book = wall_clock(), self._shell.book
+        for name, record in sorted(known.workers.items()):
+            told = book.workers.get(name)
+            yield wire.WorkerHealth(
+                worker_id=name,
+                address=record.endpoint.address,
+                daemon=record.daemon,
+                package=record.package,
+                intervals=owned[name],
+                answers=book.is_fresh(name, now, FRESH),
+                cpu=told.load.cpu if told is not None else 0.0,
+                resident_bytes=told.load.resident_bytes if told is not None else 0,
+                memory_limit_bytes=told.load.memory_limit_bytes if told is not None else 0,
+            )
+
+    async def _authorities(self, known: Catalog) -> list[wire.AuthorityHealth]:
+        addresses = {shard: record.endpoint.address for shard, record in known.authorities.items()}
+        shards = sorted({*addresses, *range(known.authority_shards)})
+        answers = await asyncio.gather(*(self._answers(addresses.get(shard, "")) for shard in shards))
+        return [
+            wire.AuthorityHealth(shard=shard, address=addresses.get(shard, ""), answers=answer)
+            for shard, answer in zip(shards, answers, strict=True)
+        ]
+
+    async def _answers(self, address: str) -> bool:
+        if not address:
+            return False
+        stub = health_pb2_grpc.HealthStub(self._shell.observer.channel(address))
+        try:
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=_DEADLINE)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    async def _store(self) -> wire.StoreHealth:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(_DEADLINE):
+                with suppress(JournalMissingError):
+                    await self._shell.store.read_head(_PROBE)
+        except (StoreError, TimeoutError) as error:
+            why = str(error) or f"no answer within {_DEADLINE:g} s"
+            return wire.StoreHealth(error=why, read_seconds=time.monotonic() - began)
+        return wire.StoreHealth(answers=True, read_seconds=time.monotonic() - began)
+
+
+def _totals(known: Catalog) -> wire.IntervalTotals:
+    """Of everything that ought to have an owner: the intervals of topologies that run, and of logs."""
+    incarnations = [log.incarnation for log in known.logs.values()]
+    for record in known.topologies.values():
+        if record.state in ACTIVE_STATES:
+            incarnations += record.incarnations.values()
+    totals = wire.IntervalTotals()
+    for table in (known.tables[one] for one in incarnations if one in known.tables):
+        totals.all += len(table)
+        for (worker, registration), intervals in table.owned.items():
+            lives = worker in known.workers and registration == known.registration(worker)
+            totals.without_owner += 0 if lives else len(intervals)
+        totals.with_parents += sum(bool(interval.parents) for interval in table)
+    return totals
+
+
+def _problems(health: wire.GetClusterHealthResponse, in_use: bool) -> Iterator[str]:
+    """What is wrong, and what to do."""
+    if not health.store.answers:
+        yield f"the state store does not answer: {health.store.error}"
+    for authority in health.authorities:
+        if not authority.address:
+            yield f"nobody serves authority shard {authority.shard}: start `millwheel authority run`"
+        elif not authority.answers:
+            yield f"authority shard {authority.shard} at {authority.address} does not answer"
+    if not health.workers and in_use:
+        yield "there are no workers: start `millwheel worker run`"
+    for worker in health.workers:
+        if not worker.answers:
+            yield f"worker {worker.worker_id} at {worker.address} has told no load lately: look at its log"
+    if health.intervals.without_owner and health.workers:
+        yield (
+            f"{health.intervals.without_owner:,} of {health.intervals.all:,} intervals have no owner: "
+            "no worker may run their code, or they are just being given to one"
+        )
+    for hot in health.hot_keys:
+        key = hot.key.decode("utf-8", "backslashreplace")
+        yield (
+            f"key {key!r} of {hot.topology}/{hot.computation} takes {hot.busy:.0%} of a core, and no split relieves "
+            "that: aggregate it in two phases (millwheel.windows)"
+        )

@@ -1,0 +1,117 @@
+"""``millwheel cluster``: health."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import typer
+
+from millwheel.cli.failing import ExitCode
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
+from millwheel.client.control import ControlClient
+from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.v1 import cluster_pb2 as wire
+
+__all__ = ["app"]
+
+app = typer.Typer(help="The cluster as a whole.", no_args_is_help=True)
+
+
+@app.callback()
+def _verbs() -> None:
+    """The cluster as a whole."""
+
+
+@app.command()
+def health(
+    output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE
+) -> None:
+    """Show masters, workers, authority, store and intervals, and what is wrong with them: exit code 1 if anything."""
+
+    async def work() -> wire.GetClusterHealthResponse:
+        async with ControlClient(address, deadline=timeout) as client:
+            return await client.cluster_health()
+
+    found = asyncio.run(work())
+    if output is OutputFormat.TABLE:
+        _print(cast("dict[str, Any]", _plain(found)))
+    else:
+        print_plain(_plain(found), output)
+    raise typer.Exit(ExitCode.FAILED if found.problems else ExitCode.OK)
+
+
+def _plain(found: wire.GetClusterHealthResponse) -> dict[str, Plain]:
+    return {
+        "healthy": not found.problems,
+        "problems": list(found.problems),
+        "masters": [{"address": one.address, "leads": one.leads} for one in found.masters],
+        "workers": [
+            {
+                "worker": one.worker_id,
+                "address": one.address,
+                "daemon": one.daemon or None,
+                "package": one.package or None,
+                "intervals": one.intervals,
+                "answers": one.answers,
+                "cpu": round(one.cpu, 3),
+                "resident_bytes": one.resident_bytes,
+                "memory_limit_bytes": one.memory_limit_bytes,
+            }
+            for one in found.workers
+        ],
+        "authorities": [
+            {"shard": one.shard, "address": one.address or None, "answers": one.answers} for one in found.authorities
+        ],
+        "store": {
+            "answers": found.store.answers,
+            "read_seconds": round(found.store.read_seconds, 6),
+            "error": found.store.error or None,
+        },
+        "intervals": {
+            "all": found.intervals.all,
+            "without_owner": found.intervals.without_owner,
+            "with_parents": found.intervals.with_parents,
+        },
+        "hot_keys": [
+            {
+                "topology": one.topology,
+                "computation": one.computation,
+                "key": one.key.decode("utf-8", "backslashreplace"),
+                "share": round(one.share, 3),
+                "busy": round(one.busy, 3),
+            }
+            for one in found.hot_keys
+        ],
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    print("the cluster is healthy" if found["healthy"] else "the cluster needs attention:")
+    for problem in found["problems"]:
+        print(f"- {problem}")
+    print()
+    rows: list[list[object]] = [
+        ["master", one["address"], "leads" if one["leads"] else "stands by", ""] for one in found["masters"]
+    ]
+    for one in found["workers"]:
+        told = f"{one['intervals']:,} intervals"
+        if one["answers"]:
+            told += f", {one['cpu']:.0%} of a core, {one['resident_bytes'] / 1e6:,.0f} MB"
+        rows.append([f"worker {one['worker']}", one["address"], _state(one["answers"]), told])
+    for one in found["authorities"]:
+        rows.append([f"authority shard {one['shard']}", one["address"] or "", _state(one["answers"]), ""])
+    store = found["store"]
+    rows.append(["store", "", _state(store["answers"]), f"a read took {store['read_seconds'] * 1e3:,.1f} ms"])
+    print_table(["what", "address", "state", "load"], rows)
+    totals = found["intervals"]
+    print()
+    print(
+        f"{totals['all']:,} intervals, {totals['without_owner']:,} without an owner, "
+        f"{totals['with_parents']:,} starting from others"
+    )
+
+
+def _state(answers: bool) -> str:
+    return "answers" if answers else "does not answer"

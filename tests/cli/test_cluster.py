@@ -1,0 +1,83 @@
+"""`millwheel cluster health`, against a real master with workers and an authority that are there or are not."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack
+from typing import Any
+
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.core.time import milliseconds
+from millwheel.master.settings import MasterSettings
+from millwheel.rpc.server import add_health, bind, create_server
+from millwheel.store.memory import MemoryStore
+from tests.cli.test_topology import GOOD, Cli
+from tests.master.owners import owner
+from tests.master.replica import register_authority, register_worker, replica
+
+SETTINGS = MasterSettings(poll_loads_every=milliseconds(50))
+
+
+async def healthy(cli: Cli) -> dict[str, Any]:
+    """What it tells as soon as all is well; the last it told if that does not come."""
+    found: dict[str, Any] = {}
+    for _ in range(20):
+        told = await cli("cluster", "health", "-o", "json")
+        found = json.loads(told.out)
+        assert told.code == (0 if found["healthy"] else 1)
+        assert bool(found["problems"]) is not found["healthy"]
+        if found["healthy"]:
+            break
+    return found
+
+
+async def test_everything_that_is_wrong_is_named_and_exits_1() -> None:
+    coordinator = MemoryCoordinator()
+    async with replica(coordinator, MemoryStore(), SETTINGS) as (address, shell):
+        await shell.leading()
+        cli = Cli(address)
+        await cli("topology", "submit", GOOD)
+        told = await cli("cluster", "health")
+        assert told.code == 1
+        assert "there are no workers: start `millwheel worker run`" in told.out
+        assert "nobody serves authority shard 0: start `millwheel authority run`" in told.out
+        assert "3 intervals, 3 without an owner, 0 starting from others" in told.out
+        await register_worker(coordinator, "w1", "127.0.0.1:1")
+        await register_authority(coordinator, "127.0.0.1:2")
+        told = await cli("cluster", "health")
+        assert told.code == 1
+        assert "worker w1 at 127.0.0.1:1 has told no load lately" in told.out
+        assert "authority shard 0 at 127.0.0.1:2 does not answer" in told.out
+    await coordinator.close()
+
+
+async def test_a_healthy_cluster_says_so_and_exits_0() -> None:
+    coordinator, store = MemoryCoordinator(), MemoryStore()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(owner(coordinator, "w1"))
+        authority = create_server()
+        await register_authority(coordinator, bind(authority))
+        await add_health(authority, ())
+        await authority.start()
+        stack.push_async_callback(authority.stop, 0)
+        address, shell = await stack.enter_async_context(replica(coordinator, store, SETTINGS))
+        standby, _ = await stack.enter_async_context(replica(coordinator, store, SETTINGS))
+        await shell.leading()
+        cli = Cli(standby)
+        await cli("topology", "submit", GOOD)
+        found = await healthy(cli)
+        assert found["problems"] == []
+        masters = {one["address"]: one["leads"] for one in found["masters"]}
+        assert masters == {address: True, standby: False}
+        (worker,) = found["workers"]
+        assert (worker["worker"], worker["intervals"], worker["answers"]) == ("w1", 3, True)
+        assert worker["memory_limit_bytes"] == 1 << 30
+        assert found["authorities"][0]["answers"] is True
+        assert found["store"]["answers"] is True
+        assert found["intervals"] == {"all": 3, "without_owner": 0, "with_parents": 0}
+        table = await cli("cluster", "health")
+        assert table.out.splitlines()[0] == "the cluster is healthy"
+        assert "stands by" in table.out
+        as_yaml = await cli("cluster", "health", "-o", "yaml")
+        assert "healthy: true" in as_yaml.out
+    await coordinator.close()
