@@ -56,6 +56,21 @@ async def test_refusals_are_sent_again_together_and_less_and_less_often() -> Non
     assert loop.time() - began < 0.1, "an ACK says that the receiver is well again"
 
 
+async def test_what_was_refused_is_sent_again_at_once_when_intervals_change_hands_7_1() -> None:
+    core, channel, _ = sender()
+    for round_number in range(3):
+        channel.reply(7, FULL, [0], "full")
+        await resent(core, round_number + 1)
+    channel.reply(7, NOT_OWNER, (), "moved")
+    channel.hurry()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(core.of(Resend)) == 4
+    channel.hurry()
+    await asyncio.sleep(0.3)
+    assert len(core.of(Resend)) == 4, "there is nothing else"
+
+
 async def test_g3_a_refused_sequencer_ends_the_sender_6_2() -> None:
     core, channel, world = sender()
     core.react = lambda event: [GiveUp(event.reason)] if type(event) is Refused else ()

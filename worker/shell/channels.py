@@ -39,6 +39,7 @@ class LocalChannel:
         self._loop = asyncio.get_running_loop()
         self._refused: set[int] = set()
         self._delay = _RESEND_FIRST
+        self._timer: asyncio.TimerHandle | None = None
         self._tell_at = 0.0
 
     def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
@@ -54,14 +55,22 @@ class LocalChannel:
         """Have the batch sent again, together with others that were refused meanwhile. ``why``: what the receiver said,
         which the log is told once in a while if it goes on."""
         if not self._refused:
-            self._loop.call_later(self._delay * random.uniform(0.5, 1.5), self._resend)
+            self._timer = self._loop.call_later(self._delay * random.uniform(0.5, 1.5), self._resend)
             if why and self._delay >= _RESEND_LAST and self._loop.time() >= self._tell_at:
                 self._tell_at = self._loop.time() + _TELL_SECONDS
                 log.warning("journal %s: its deliveries are refused, and sent again: %s", self._host.journal, why)
             self._delay = min(self._delay * 2, _RESEND_LAST)
         self._refused.add(token)
 
+    def hurry(self) -> None:
+        """Intervals have changed hands: what was refused is sent again at once, to whoever owns its keys now."""
+        self._delay = _RESEND_FIRST
+        if self._timer is not None and self._refused:
+            self._timer.cancel()
+            self._resend()
+
     def _resend(self) -> None:
+        self._timer = None
         tokens, self._refused = sorted(self._refused), set()
         self._host.post(Resend(tokens))
 

@@ -311,6 +311,8 @@ class Worker:
             if journal not in self.hosted and (journal, one.interval.sequencer) not in self._given_up:
                 complete = self._try_start(one) and complete
         self._tell_hosts()
+        for hosted in self.hosted.values():
+            hosted.channel.hurry()
         self._watch.follow(
             frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values()))
         )
