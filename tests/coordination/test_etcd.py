@@ -24,6 +24,7 @@ from millwheel.coordination.contract import (
 )
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from tests.components import etcd
+from tests.coordination.cutting import CuttingProxy
 
 CERTIFICATES = Path(__file__).parents[1] / "rpc" / "certificates"
 TLS = TlsFiles(CERTIFICATES / "one-ca.pem", CERTIFICATES / "one.pem", CERTIFICATES / "one.key")
@@ -123,6 +124,52 @@ async def test_a_change_with_large_values_is_one_tuple(coordinator: EtcdCoordina
         assert [change.key for change in group] == [f"k{number}" for number in range(12)]
         assert {(change.value or b"")[:1] for change in group} == {b"%d" % turn}
     await watch.aclose()
+
+
+# Connections that break.
+
+
+async def test_a_transaction_whose_answer_is_lost_is_not_made_again(tmp_path: Path) -> None:
+    async with CuttingProxy(etcd().endpoints[0]) as proxy:
+        settings = EtcdSettings((proxy.address,), prefix=f"etcd{tmp_path}/", timeout=5.0)
+        async with opened(settings) as coordinator:
+            await coordinator.transact([], [Put("other", b"")])
+            proxy.is_deaf = True
+            asking = asyncio.ensure_future(coordinator.transact([], [Put("k", b"")]))
+            await asyncio.sleep(0.3)
+            proxy.cut()
+            proxy.is_deaf = False
+            with pytest.raises(CoordinatorUnavailableError, match="may or may not have been done"):
+                await asking
+            entry = await coordinator.get("k")
+            assert entry is not None
+            assert entry.created == entry.modified
+
+
+async def test_a_watch_that_is_cut_off_again_and_again_reports_each_change_once(tmp_path: Path) -> None:
+    plain = EtcdSettings(etcd().endpoints, prefix=f"etcd{tmp_path}/")
+    async with CuttingProxy(etcd().endpoints[0]) as proxy, opened(plain) as writer:
+        start = (await writer.transact([], [Put("k", b"begin")])).revision
+        cut_off = EtcdCoordinator(EtcdSettings((proxy.address,), prefix=plain.prefix))
+
+        async def follow() -> list[list[tuple[str, bytes | None]]]:
+            reported: list[list[tuple[str, bytes | None]]] = []
+            async for changes in cut_off.watch("k", start):
+                reported.append([(change.key, change.value) for change in changes])
+                if len(reported) == 60:
+                    break
+            return reported
+
+        following = asyncio.ensure_future(follow())
+        for value in range(60):
+            proxy.is_deaf = value % 10 == 7
+            await writer.transact([], [Put("k", b"%d" % value), Put(f"k/{value}", b"")])
+            await asyncio.sleep(0.02)
+            if value % 10 == 9:
+                proxy.cut()
+        reported = await asyncio.wait_for(following, 20)
+        assert reported == [[("k", b"%d" % value), (f"k/{value}", b"")] for value in range(60)]
+        await cut_off.close()
 
 
 # Leases.
