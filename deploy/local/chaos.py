@@ -8,6 +8,9 @@ from typing import Final
 
 from deploy.local.cluster import LocalCluster
 from millwheel.client.control import ControlClient
+from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from millwheel.core.catalog_keys import authority_key
+from millwheel.rpc.v1.catalog_pb2 import AuthorityRecord
 
 __all__ = ["Chaos"]
 
@@ -48,10 +51,18 @@ class Chaos:
         return self._kill(f"master {number}") + ", which led"
 
     async def _authority_shard(self) -> str:
-        """Of the candidates, one that has a shard."""
-        names = [name for name in self._cluster.daemons.services.processes if name.startswith("authority")]
-        serving = [name for name in names if _serves_a_shard(self._cluster, name)]
-        return self._kill(serving[0]) + ", which served a shard"
+        """Whoever serves shard 0."""
+        number = self._cluster.daemons.authorities.index(await self._server_of_shard(0)) + 1
+        return self._kill(f"authority {number}") + ", which served a shard"
+
+    async def _server_of_shard(self, shard: int) -> str:
+        coordinator = EtcdCoordinator(EtcdSettings(self._cluster.etcd.endpoints, self._cluster.prefix))
+        try:
+            while (entry := await coordinator.get(authority_key(shard))) is None:  # noqa: ASYNC110 it comes by itself
+                await asyncio.sleep(0.2)
+            return str(AuthorityRecord.FromString(entry.value).endpoint.worker_id)
+        finally:
+            await coordinator.close()
 
     async def _etcd_member(self) -> str:
         etcd = self._cluster.etcd
@@ -64,7 +75,3 @@ class Chaos:
     def _kill(self, name: str) -> str:
         self._cluster.daemons.kill(name)
         return name
-
-
-def _serves_a_shard(cluster: LocalCluster, name: str) -> bool:
-    return "is served here" in cluster.daemons.log(name).read_text()

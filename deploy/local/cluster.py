@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from deploy.local.cassandra import CassandraCluster
 from deploy.local.daemons import Daemons
@@ -14,16 +14,18 @@ from deploy.local.etcd import EtcdCluster
 
 __all__ = ["LocalCluster", "settings_of"]
 
+_NAME: Final = "millwheel"
 
-def settings_of(etcd: EtcdCluster, cassandra: CassandraCluster, keyspace: str = "millwheel", prefix: str = "") -> str:
-    """[coordinator] and [store] for daemons on these."""
+
+def settings_of(etcd: EtcdCluster, cassandra: CassandraCluster, name: str = "millwheel") -> str:
+    """[coordinator] and [store] for daemons on these; ``name`` is the keyspace, and begins every key."""
     replicas = len(cassandra.nodes)
     members = ", ".join(f'"{one}"' for one in etcd.endpoints)
     nodes = ", ".join(f'"{one}"' for one in cassandra.contact_points)
     secrets = f'username = "{cassandra.username}"\npassword = "{cassandra.password}"\n' if cassandra.username else ""
     return (
-        f'[coordinator]\nendpoints = [{members}]\nprefix = "{prefix or keyspace}/"\n\n'
-        f'[store]\ncontact_points = [{nodes}]\nkeyspace = "{keyspace}"\nreplication = "{replicas}"\n{secrets}'
+        f'[coordinator]\nendpoints = [{members}]\nprefix = "{name}/"\n\n'
+        f'[store]\ncontact_points = [{nodes}]\nkeyspace = "{name}"\nreplication = "{replicas}"\n{secrets}'
     )
 
 
@@ -35,7 +37,9 @@ class LocalCluster:
         self.place = place
         self.etcd = EtcdCluster(place / "etcd", members)
         self.cassandra = CassandraCluster(place / "cassandra", nodes)
-        self.daemons = Daemons(place, settings_of(self.etcd, self.cassandra), say)
+        self.daemons = Daemons(place, settings_of(self.etcd, self.cassandra, _NAME), say)
+        self.prefix = f"{_NAME}/"
+        """What every key in etcd begins with."""
         self._say = say
         self._stack = AsyncExitStack()
 

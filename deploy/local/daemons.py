@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -43,27 +44,25 @@ class Daemons:
         self.place = place
         self.config = place / "millwheel.toml"
         self._settings = settings
-        ports = free_ports(masters + 2 * workers)
-        self.masters = [f"127.0.0.1:{port}" for port in ports[:masters]]
-        self.workers = [f"127.0.0.1:{port}" for port in ports[masters : masters + workers]]
-        self._metrics = [f"127.0.0.1:{port}" for port in ports[masters + workers :]]
+        places = iter([f"127.0.0.1:{port}" for port in free_ports(masters + authorities + 2 * workers)])
+        self.masters = list(islice(places, masters))
+        self.authorities = list(islice(places, authorities))
+        self.workers = list(islice(places, workers))
+        self._metrics = list(places)
         self._counted: dict[tuple[str, str], tuple[int, int]] = {}
-        self.services = Services(self._processes(authorities), say)
+        self.services = Services(self._processes(), say)
 
     @property
     def address(self) -> str:
         """The masters, for clients."""
         return ",".join(self.masters)
 
-    def _processes(self, authorities: int) -> dict[str, ChildProcess]:
+    def _processes(self) -> dict[str, ChildProcess]:
         found = {}
-        for number, address in enumerate(self.masters, 1):
-            found[f"master {number}"] = self._process(
-                "master", number, f"--rpc-listen={address}", "--metrics-listen=off"
-            )
-        for number in range(1, authorities + 1):
-            anywhere = ("--rpc-listen=127.0.0.1:0", "--metrics-listen=off")
-            found[f"authority {number}"] = self._process("authority", number, *anywhere)
+        for role, addresses in (("master", self.masters), ("authority", self.authorities)):
+            for number, address in enumerate(addresses, 1):
+                plain = (f"--rpc-listen={address}", "--metrics-listen=off")
+                found[f"{role} {number}"] = self._process(role, number, *plain)
         for number, (address, metrics) in enumerate(zip(self.workers, self._metrics, strict=True), 1):
             flags = (f"--rpc-listen={address}", f"--metrics-listen={metrics}", f"--worker-id=worker-{number}")
             found[f"worker {number}"] = self._process("worker", number, *flags)
@@ -101,7 +100,7 @@ class Daemons:
         await self.services.stop()
 
     async def _all_ready(self) -> None:
-        waiting = {*self.masters, *self.workers}
+        waiting = {*self.masters, *self.authorities, *self.workers}
         try:
             async with asyncio.timeout(_READY):
                 while waiting:
