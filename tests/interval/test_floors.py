@@ -90,5 +90,27 @@ def test_floors_are_cut_with_their_keys_and_go_when_they_are_passed() -> None:
     assert floors.lowest == 30
     assert floors.above(30).rows() == [(b"a", b"m", 50)]
     assert not floors.above(50)
-    assert floors.within(KeyInterval(b"b", b"h")) == [(b"b", b"h", 50), (b"g", b"h", 30)]
+    assert floors.within(KeyInterval(b"b", b"h")) == [(b"g", b"h", 30), (b"b", b"h", 50)]
     assert floors.within(KeyInterval(b"A", b"a")) == []
+
+
+rows_of_floors = st.lists(
+    st.tuples(st.binary(max_size=1), st.one_of(st.none(), st.binary(min_size=1, max_size=1)), st.integers(0, 3)).filter(
+        lambda row: row[1] is None or row[0] < row[1]
+    ),
+    max_size=8,
+)
+
+
+@given(rows_of_floors, st.binary(max_size=2))
+def test_a_keys_floor_is_the_largest_of_its_ranges(given_rows: list[Any], key: bytes) -> None:
+    inside = [floor for start, end, floor in given_rows if start <= key and (end is None or key < end)]
+    assert KeyFloors(given_rows).of(key) == max(inside, default=MIN_TIMESTAMP)
+
+
+def test_g13_floors_do_not_grow_with_splits_and_merges_that_undo_each_other() -> None:
+    floors = KeyFloors([(b"a", b"m", 50)])
+    for at in (b"c", b"g", b"b", b"k"):
+        low, high = KeyInterval(b"", at), KeyInterval(at, None)
+        floors = KeyFloors([*floors.within(low), *floors.within(high)])
+    assert floors.rows() == [(b"a", b"m", 50)]

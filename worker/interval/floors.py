@@ -24,7 +24,7 @@ class KeyFloors:
     __slots__ = ("_rows", "lowest")
 
     def __init__(self, rows: Iterable[FloorRow]) -> None:
-        self._rows = list(rows)
+        self._rows = _joined(rows)
         self.lowest = min((floor for _, _, floor in self._rows), default=MIN_TIMESTAMP)
         """Below it the interval's watermark passes no floor."""
 
@@ -55,3 +55,18 @@ class KeyFloors:
     def rows(self) -> list[FloorRow]:
         """All floors, as a base part keeps them."""
         return list(self._rows)
+
+
+def _joined(rows: Iterable[FloorRow]) -> list[FloorRow]:
+    """The rows with neighbours of one floor made one, however often their keys were cut and put together."""
+    joined: list[FloorRow] = []
+    for start, end, floor in sorted(rows, key=lambda row: (row[2], row[0])):
+        if joined and joined[-1][2] == floor:
+            first, last, _ = joined[-1]
+            if last is None:
+                continue
+            if start <= last:
+                joined[-1] = (first, None if end is None else max(last, end), floor)
+                continue
+        joined.append((start, end, floor))
+    return joined
