@@ -100,13 +100,15 @@ class Catalog:
         self._listed = 0
         self.shape = 0
         self._shards_at_first = authority_shards
+        self.tables: dict[str, IntervalTable] = {}
+        # By key of a chunk, a hash of what the tables have of it: reading everything again takes in only what differs.
+        self._digests: dict[str, int] = {}
         self._clear()
 
     def _clear(self) -> None:
         self.authority_shards = self._shards_at_first
         """As the cluster was created with; one where nobody has said so."""
         self.topologies: dict[str, catalog.TopologyRecord] = {}
-        self.tables: dict[str, IntervalTable] = {}
         self.logs: dict[str, catalog.StreamLogRecord] = {}
         self.workers: dict[str, catalog.WorkerRecord] = {}
         self.authorities: dict[int, catalog.AuthorityRecord] = {}
@@ -131,6 +133,8 @@ class Catalog:
             self._created[entry.key] = entry.created
             self._modified[entry.key] = entry.modified
             self._put(entry.key, entry.value)
+        for key in self._digests.keys() - self._modified.keys():
+            self._delete(key)
         self._settle_maps()
         self.revision = self._listed = snapshot.revision
 
@@ -155,11 +159,16 @@ class Catalog:
 
     def _settle_maps(self) -> None:
         changed, self._chunks = self._chunks, {}
-        for incarnation, chunks in changed.items():
-            table = self.tables.setdefault(incarnation, IntervalTable(incarnation))
-            table.update(chunks)
-            if not table:
-                del self.tables[incarnation]
+        try:
+            for incarnation, chunks in changed.items():
+                table = self.tables.setdefault(incarnation, IntervalTable(incarnation))
+                table.update(chunks)
+                if not table:
+                    del self.tables[incarnation]
+        except ValueError:
+            # Whoever goes on after this begins anew.
+            self.tables, self._digests = {}, {}
+            raise
 
     def modified(self, key: str) -> int:
         """The revision that last changed ``key``, for a transaction's compare; 0 where there is no such key."""
@@ -171,7 +180,7 @@ class Catalog:
         if kind == keys.TOPOLOGIES:
             self.topologies[names[0]] = catalog.TopologyRecord.FromString(value)
         elif kind == keys.INTERVALS:
-            self._chunks.setdefault(names[0], {})[int(names[1])] = catalog.IntervalMapRecord.FromString(value)
+            self._put_chunk(key, names[0], int(names[1]), value)
         elif kind == keys.LOGS:
             self.logs[names[0]] = catalog.StreamLogRecord.FromString(value)
         elif kind == keys.WORKERS:
@@ -191,12 +200,18 @@ class Catalog:
         elif key == keys.CLUSTER_SETTINGS:
             self.authority_shards = catalog.ClusterSettingsRecord.FromString(value).authority_shards
 
+    def _put_chunk(self, key: str, incarnation: str, number: int, value: bytes) -> None:
+        if self._digests.get(key) != hash(value):
+            self._digests[key] = hash(value)
+            self._chunks.setdefault(incarnation, {})[number] = catalog.IntervalMapRecord.FromString(value)
+
     def _delete(self, key: str) -> None:
         kind, names = keys.split_key(key)
         self.shape += kind in _SHAPING
         if kind == keys.TOPOLOGIES:
             self.topologies.pop(names[0], None)
         elif kind == keys.INTERVALS:
+            self._digests.pop(key, None)
             self._chunks.setdefault(names[0], {})[int(names[1])] = None
         elif kind == keys.LOGS:
             self.logs.pop(names[0], None)

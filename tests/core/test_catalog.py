@@ -26,7 +26,9 @@ def interval_map(incarnation: str, intervals: list[KeyInterval], owner: str = ""
 
 
 def contents(known: Catalog) -> dict[str, object]:
-    found = {name: value for name, value in vars(known).items() if name not in ("shape", "tables", "_listed")}
+    found = {
+        name: value for name, value in vars(known).items() if name not in ("shape", "tables", "_listed", "_digests")
+    }
     found["maps"] = {name: table.record for name, table in known.tables.items()}
     return found
 

@@ -62,6 +62,7 @@ class Maps(RuleBasedStateMachine):
         self.patch = small_chunks()
         self.patch.__enter__()
         self.state, self.followed, self.heard = CoordinatorState(), Catalog(), 0
+        self.behind = Catalog()
         self.named = count
         record = whole(count)
         self.model = list(record.intervals)
@@ -121,6 +122,14 @@ class Maps(RuleBasedStateMachine):
     def commit_what_was_drafted(self) -> None:
         self.commit()
         assert list(self.followed.tables[NAME]) == self.model
+
+    @rule()
+    def a_catalog_reads_everything_again(self) -> None:
+        """One that has followed up to some moment, and knows nothing of what came then."""
+        self.commit()
+        self.behind.load(self.state.list(""))
+        assert list(self.behind.tables[NAME]) == self.model
+        assert self.behind.tables[NAME].chunks is not self.followed.tables[NAME].chunks
 
     @rule(at=st.integers(0, 1000))
     def put_the_whole_map_with_one_change(self, at: int) -> None:
@@ -234,6 +243,37 @@ def test_g3_a_journal_keeps_its_keys() -> None:
     record.intervals[0].keys.end = record.intervals[1].keys.start = b"z"
     with pytest.raises(ValueError, match="other keys need another journal"):
         Draft(known).put_map(NAME, record)
+
+
+def test_a_map_read_again_is_taken_in_only_as_far_as_it_differs() -> None:
+    state, known = CoordinatorState(), Catalog()
+
+    def commit(draft: Draft) -> None:
+        plan = draft.plan()
+        transition = state.decide(plan.compares, plan.puts, plan.deletes, 0.0)
+        assert transition is not None
+        state.apply(transition)
+
+    draft = Draft(known)
+    draft.put_map(NAME, whole(1_000))
+    commit(draft)
+    known.load(state.list(""))
+    before = list(known.tables[NAME].chunks)
+    moved = catalog.IntervalRecord()
+    moved.CopyFrom(before[2].intervals[0])
+    moved.sequencer = 9
+    draft = Draft(known)
+    draft.put_intervals(NAME, [moved])
+    commit(draft)
+    known.load(state.list(""))
+    after = list(known.tables[NAME].chunks)
+    assert [old is new for old, new in zip(before, after, strict=True)] == [True, True, False, True]
+    assert known.locate(NAME, before[2].start) == moved
+    transition = state.decide((), (), [entry.key for entry in state.list("").entries], 0.0)
+    assert transition is not None
+    state.apply(transition)
+    known.load(state.list(""))
+    assert known.tables == {}
 
 
 def test_chunks_that_share_a_key_are_named() -> None:
