@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from millwheel.config import ClusterSection
 from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, Put
-from millwheel.core.catalog_keys import CLUSTER_SETTINGS, SEQUENCER
+from millwheel.coordination.sequencers import draw_sequencer
+from millwheel.core.catalog_keys import CLUSTER_SETTINGS
 from millwheel.rpc.channel import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.security import TlsFiles
@@ -100,7 +101,7 @@ def serve_metrics(
         raise RequestError(
             FailureCode.UNAVAILABLE,
             f"cannot serve metrics on {host}:{port}: {error.strerror or error}",
-            "stop the process that has the port, or choose another",
+            "stop the process that has the port, or choose another --metrics-port",
             reason="PORT_UNAVAILABLE",
         ) from error
     stack.callback(thread.join)
@@ -118,7 +119,10 @@ async def ensure_journal(store: StateStore, journal: str) -> None:
 
 
 async def ensure_cluster_settings(coordinator: Coordinator, section: ClusterSection) -> int:
-    """Have it be settled how many shards the authority has; how many that are. CoordinatorError: it is not known."""
+    """Have it be settled how many shards the authority has; how many that are.
+
+    RequestError: the cluster was made with another number than the settings say. CoordinatorError: it is not known.
+    """
     wanted = ClusterSettingsRecord(authority_shards=section.authority_shards)
     await coordinator.transact([Compare(CLUSTER_SETTINGS, 0)], [Put(CLUSTER_SETTINGS, wanted.SerializeToString())])
     entry = await coordinator.get(CLUSTER_SETTINGS)
@@ -126,19 +130,11 @@ async def ensure_cluster_settings(coordinator: Coordinator, section: ClusterSect
         wanted.authority_shards if entry is None else ClusterSettingsRecord.FromString(entry.value).authority_shards
     )
     if shards != section.authority_shards:
-        log.warning(
-            "the cluster was made with %d authority shards: cluster.authority_shards = %d changes nothing any more",
-            shards,
-            section.authority_shards,
+        raise RequestError(
+            FailureCode.FAILED_PRECONDITION,
+            f"cluster.authority_shards is {section.authority_shards}, but this cluster was made with {shards}: "
+            "the number is settled when a cluster starts for the first time",
+            f"set cluster.authority_shards = {shards}, or start another cluster (coordinator.prefix, store.keyspace)",
+            reason="CLUSTER_SETTINGS_DIFFER",
         )
     return shards
-
-
-async def draw_sequencer(coordinator: Coordinator) -> int:
-    """The next sequencer from the counter that the master draws from, too (6.2)."""
-    while True:
-        entry = await coordinator.get(SEQUENCER)
-        number = (int(entry.value) if entry is not None else 0) + 1
-        compare = Compare(SEQUENCER, entry.modified if entry is not None else 0)
-        if (await coordinator.transact([compare], [Put(SEQUENCER, str(number).encode())])).committed:
-            return number
