@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 
-__all__ = ["AuthorityMetrics"]
+__all__ = ["AuthorityMetrics", "ShardMetrics"]
 
 
 class AuthorityMetrics:
@@ -48,6 +51,32 @@ class AuthorityMetrics:
         if computation in self._labels:
             self._labels.remove(computation)
             self.watermark.remove(computation)
+
+
+class ShardMetrics(Collector):
+    """The metrics of all shards that a process has, each with its number; shards come and go."""
+
+    def __init__(self) -> None:
+        self._registries: dict[int, CollectorRegistry] = {}
+
+    def add(self, shard: int) -> CollectorRegistry:
+        """The registry of a shard that is served from now on."""
+        made = self._registries[shard] = CollectorRegistry()
+        return made
+
+    def drop(self, shard: int) -> None:
+        """Show nothing of a shard any more."""
+        self._registries.pop(shard, None)
+
+    def collect(self) -> Iterator[Metric]:
+        """What the shards show, with the label ``shard``."""
+        together: dict[str, Metric] = {}
+        for shard, registry in list(self._registries.items()):
+            for metric in registry.collect():
+                family = together.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+                for sample in metric.samples:
+                    family.samples.append(sample._replace(labels={**sample.labels, "shard": str(shard)}))
+        yield from together.values()
 
 
 def _seconds(watermark: int) -> float:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import grpc
 
-from millwheel.authority.shares import Explanation, ShareView
+from millwheel.authority.shares import Explanation, Refusal, ShareView
 from millwheel.authority.shell import AuthorityShell, AuthorityStoppedError
 from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.rpc.errors import abort, answering
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.merging import merged
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1 import watermark_pb2_grpc
 from millwheel.rpc.watermarks import (
     BroadcastUpdate,
     WatermarkReport,
+    injector_computation,
     interval_to_wire,
     member_from_wire,
     report_from_wire,
@@ -27,7 +29,7 @@ from millwheel.rpc.watermarks import (
 )
 from millwheel.sdk.errors import Problem
 
-__all__ = ["MAX_NAME_BYTES", "WatermarkServicer"]
+__all__ = ["MAX_NAME_BYTES", "Shards", "WatermarkServicer"]
 
 MAX_NAME_BYTES: Final = 1024
 """The longest computation, stream or process name, in bytes."""
@@ -40,11 +42,21 @@ Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 Answer = TypeVar("Answer")
 
 
-class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
-    """One shard's service. A shard that has stopped answers UNAVAILABLE: look up where the shard is now."""
+class Shards(Protocol):
+    """The shards that a process has."""
 
-    def __init__(self, shell: AuthorityShell) -> None:
-        self._shell = shell
+    def of(self, computation: str) -> AuthorityShell:
+        """The shard that keeps ``computation``; RequestError (UNAVAILABLE) if it is not here."""
+
+
+class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
+    """The service of the shards that a process has.
+
+    A shard that has stopped, or is elsewhere, answers UNAVAILABLE: look up where it is now.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
 
     async def AcceptSequencer(self, request: pb.AcceptSequencerRequest, context: Context) -> pb.AcceptSequencerResponse:
         """Journaled before it is answered (G4); FAILED_PRECONDITION with SEQUENCER_REFUSED if a larger one holds it."""
@@ -52,7 +64,9 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
         async def work() -> pb.AcceptSequencerResponse:
             _check_names(computation=request.computation, process=request.process)
             member = member_from_wire(request)
-            watermark = await self._shell.accept(request.computation, member, request.sequencer)
+            watermark = await self._shards.of(request.computation).accept(
+                request.computation, member, request.sequencer
+            )
             return pb.AcceptSequencerResponse(watermark_us=watermark)
 
         return await answering(context, work)
@@ -61,10 +75,11 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
         self, request_iterator: AsyncIterator[pb.ReportRequest], context: Context
     ) -> AsyncIterator[pb.ReportResponse]:
         """Reports one way, those that do not count the other. A malformed one ends the call; those before it count."""
-        async with aclosing(self._until_stopped(request_iterator, context)) as requests:
+        ends: dict[AuthorityShell, asyncio.Future[str]] = {}
+        async with aclosing(self._until_stopped(request_iterator, ends, context)) as requests:
             async for request in requests:
                 try:
-                    response = await self._take(request)
+                    response = await self._take(request, ends)
                 except RequestError as error:
                     await abort(context, error)
                 if response is not None:
@@ -81,7 +96,11 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
                 _check_names(**{f"computations[{number}]": computation})
                 if not computation:
                     raise _invalid(f"computations[{number}]", 'is empty: name an incarnation, or "injector/{stream}"')
-            async with aclosing(self._shell.watch(request.computations)) as updates:
+            shells: dict[AuthorityShell, list[str]] = {}
+            for computation in request.computations:
+                shells.setdefault(self._shards.of(computation), []).append(computation)
+            watches = [shell.watch(computations) for shell, computations in shells.items()]
+            async with aclosing(merged(watches)) as updates:
                 async for news in updates:
                     for response in _responses(news):
                         yield response
@@ -97,7 +116,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
             limit = request.limit or _DEFAULT_ROWS
             if limit > _MOST_ROWS:
                 raise _invalid("limit", f"is {limit}: {_MOST_ROWS} rows are the most that one answer holds")
-            told = self._shell.explain(request.computation, limit)
+            told = self._shards.of(request.computation).explain(request.computation, limit)
             if told is None:
                 raise RequestError(
                     FailureCode.NOT_FOUND,
@@ -120,7 +139,8 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
                 if not process:
                     raise _invalid(f"processes[{number}]", "is empty: name the process, or leave it out")
                 _check_names(**{f"processes[{number}]": process})
-            await self._shell.expect_injectors(request.stream, request.processes)
+            shell = self._shards.of(injector_computation(request.stream))
+            await shell.expect_injectors(request.stream, request.processes)
             return pb.ExpectInjectorsResponse()
 
         return await answering(context, work)
@@ -134,41 +154,53 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
             if not request.computation:
                 raise _invalid("computation", 'is empty: name an incarnation, or "injector/{stream}"')
             _check_names(computation=request.computation)
-            await self._shell.remove(request.computation, request.up_to_sequencer)
+            await self._shards.of(request.computation).remove(request.computation, request.up_to_sequencer)
             return pb.RemoveComputationResponse()
 
         return await answering(context, work)
 
     async def _until_stopped(
-        self, requests: AsyncIterator[pb.ReportRequest], context: Context
+        self,
+        requests: AsyncIterator[pb.ReportRequest],
+        ends: Mapping[AuthorityShell, asyncio.Future[str]],
+        context: Context,
     ) -> AsyncGenerator[pb.ReportRequest, None]:
-        """The requests; the call ends when the shard stops, so that still reporters, too, look for its successor."""
-        stopped = asyncio.ensure_future(self._shell.wait_stopped())
+        """The requests; the call ends when a shard of ``ends`` does: still reporters, too, look for its successor."""
         coming: asyncio.Future[pb.ReportRequest] | None = None
         try:
             while True:
                 coming = asyncio.ensure_future(anext(requests))
-                await asyncio.wait({coming, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                if stopped.done():
-                    await abort(context, AuthorityStoppedError(self._shell.journal, stopped.result()))
+                waits: set[asyncio.Future[Any]] = {coming, *ends.values()}
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                for shell, stopped in ends.items():
+                    if stopped.done():
+                        await abort(context, AuthorityStoppedError(shell.journal, stopped.result()))
                 try:
                     request = coming.result()
                 except StopAsyncIteration:
                     return
                 yield request
         finally:
-            stopped.cancel()
+            for stopped in ends.values():
+                stopped.cancel()
             if coming is not None:
                 coming.cancel()
 
-    async def _take(self, request: pb.ReportRequest) -> pb.ReportResponse | None:
-        """Take a batch whole or not at all; what of it does not count."""
-        reports = []
+    async def _take(
+        self, request: pb.ReportRequest, ends: dict[AuthorityShell, asyncio.Future[str]]
+    ) -> pb.ReportResponse | None:
+        """Take a batch whole or not at all, and note whose end is to be heard; what of it does not count."""
+        batches: dict[AuthorityShell, list[WatermarkReport]] = {}
         for number, message in enumerate(request.intervals):
             where = f"intervals[{number}]."
             _check_names(**{f"{where}computation": message.computation, f"{where}process": message.process})
-            reports.append(report_from_wire(message, where))
-        refused = await self._shell.report(reports)
+            report = report_from_wire(message, where)
+            batches.setdefault(self._shards.of(report.computation), []).append(report)
+        refused: list[Refusal] = []
+        for shell, reports in batches.items():
+            if shell not in ends:
+                ends[shell] = asyncio.ensure_future(shell.wait_stopped())
+            refused += await shell.report(reports)
         if not refused:
             return None
         return pb.ReportResponse(

@@ -107,6 +107,10 @@ class AuthorityShell:
         """The shard's journal."""
         return self._core.journal
 
+    def of(self, computation: str) -> AuthorityShell:
+        """The shard that keeps ``computation``: to whoever has but one, it is this one."""
+        return self
+
     @property
     def stopped(self) -> str | None:
         """Why the shard has stopped, if it has."""

@@ -203,8 +203,10 @@ class ReportStream:
         try:
             await self._accept(report)
         except AcceptRefusedError:
-            self.forget(*key)
-            self._on_refused(report)
+            # Whoever refuses a sequencer says nothing of a newer one, under which the interval may be back by now.
+            if (newest := self._newest.get(key)) is not None and newest.sequencer == report.sequencer:
+                self.forget(*key)
+                self._on_refused(report)
         except RequestError as error:
             log.warning("sequencer %d of %s: %s", report.sequencer, report.computation, error)
         finally:

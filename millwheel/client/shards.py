@@ -9,6 +9,7 @@ from typing import Protocol
 
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.merging import merged
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.watermarks import BroadcastUpdate, Member, WatermarkReport
 
@@ -108,27 +109,6 @@ class ShardedWatermarks:
         shards: dict[Hashable, list[str]] = {}
         for computation in computations:
             shards.setdefault(self._places.shard_of(computation), []).append(computation)
-        news: asyncio.Queue[dict[str, BroadcastUpdate] | BaseException] = asyncio.Queue(1)
-        tasks = [asyncio.create_task(_pass_on(self.of(names[0]).watch(names), news)) for names in shards.values()]
-        try:
-            while True:
-                update = await news.get()
-                if isinstance(update, BaseException):
-                    raise update
-                yield update
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _pass_on(
-    updates: AsyncGenerator[dict[str, BroadcastUpdate], None],
-    news: asyncio.Queue[dict[str, BroadcastUpdate] | BaseException],
-) -> None:
-    try:
-        async with aclosing(updates):
+        async with aclosing(merged([self.of(names[0]).watch(names) for names in shards.values()])) as updates:
             async for update in updates:
-                await news.put(update)
-    except RequestError as error:
-        await news.put(error)
+                yield update

@@ -199,8 +199,8 @@ class RpcSection:
 
     listen: str = setting(
         "",
-        "host:port to listen on; port 0 takes a free one. Empty: loopback, port 7433 (master), 7434 (authority; its "
-        "shards on the ports after it), 7450 and on (worker processes).",
+        "host:port to listen on; port 0 takes a free one. Empty: loopback, port 7433 (master), 7434 (authority), 7450 "
+        "and on (worker processes).",
         check=optional_address,
         allowed=TAKES_ADDRESS,
     )

@@ -115,7 +115,7 @@ class Election:
         """Wait until this candidate is the leader. Calls that fail for want of the coordinator are repeated."""
         while True:
             try:
-                leadership = await self._try_once()
+                leadership = await self.attempt()
                 if leadership is not None:
                     return leadership
                 await self._wait_for_vacancy()
@@ -127,7 +127,8 @@ class Election:
         entry = await self._coordinator.get(self._key)
         return None if entry is None else entry.value.decode()
 
-    async def _try_once(self) -> Leadership | None:
+    async def attempt(self) -> Leadership | None:
+        """Be elected now, or None if somebody leads. CoordinatorError: not known; what is left ends with its lease."""
         if await self._coordinator.get(self._key) is not None:
             return None
         lease = await self._coordinator.grant_lease(self._ttl)

@@ -31,6 +31,7 @@ __all__ = [
     "dead_letter_writers",
     "injector_sender",
     "outputs_of",
+    "shard_of",
 ]
 
 ACTIVE_STATES: Final = frozenset({catalog.TOPOLOGY_STATE_RUNNING, catalog.TOPOLOGY_STATE_DRAINING})
@@ -380,7 +381,7 @@ class Catalog:
 
     def shard_of(self, computation: str) -> int:
         """The authority shard that ``computation`` belongs to, or ``injector/{stream}`` (7.2)."""
-        return crc32(computation.encode()) % self.authority_shards
+        return shard_of(computation, self.authority_shards)
 
     def authority_of(self, computation: str) -> common.Endpoint | None:
         """Who keeps the low watermark of ``computation`` (7.2), or None while its shard is away."""
@@ -391,6 +392,11 @@ class Catalog:
 def code_of(topology: specs.TopologySpec, computation: specs.ComputationSpec) -> specs.CodeReference:
     """The code that a computation runs: its topology's, unless it came by itself."""
     return computation.code if computation.HasField("code") else topology.code
+
+
+def shard_of(computation: str, shards: int) -> int:
+    """Which of so many authority shards keeps the watermark of ``computation``, or ``injector/{stream}`` (7.2)."""
+    return crc32(computation.encode()) % shards
 
 
 def outputs_of(computation: specs.ComputationSpec) -> tuple[str, ...]:

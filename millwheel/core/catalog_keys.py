@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 __all__ = [
     "AUTHORITIES",
     "BATCHES",
+    "CANDIDATES",
     "CLUSTER_SETTINGS",
     "INJECTORS",
     "INTERVALS",
@@ -19,10 +20,12 @@ __all__ = [
     "MASTERS",
     "RETIRED",
     "SEQUENCER",
+    "SHARD_LEADERSHIPS",
     "TOPOLOGIES",
     "WORKERS",
     "authority_key",
     "batch_key",
+    "candidate_key",
     "chunk_key",
     "chunks_prefix",
     "injector_key",
@@ -42,6 +45,7 @@ WORKERS: Final = "workers/"
 MASTERS: Final = "masters/"
 RETIRED: Final = "retired/"
 AUTHORITIES: Final = "authorities/"
+CANDIDATES: Final = "candidates/"
 INJECTORS: Final = "injectors/"
 BATCHES: Final = "batches/"
 SEQUENCER: Final = "sequencer"
@@ -50,6 +54,7 @@ CLUSTER_SETTINGS: Final = "cluster/settings"
 """The key of the ClusterSettingsRecord."""
 LEADERSHIP: Final = "leadership/master"
 """The key that the leading master holds under its lease."""
+SHARD_LEADERSHIPS: Final = "leadership/authority/"
 
 
 def topology_key(name: str) -> str:
@@ -94,7 +99,12 @@ def authority_key(shard: int) -> str:
 
 def shard_leadership_key(shard: int) -> str:
     """The key that the process which serves an authority shard holds under its lease."""
-    return f"leadership/authority/{shard}"
+    return f"{SHARD_LEADERSHIPS}{shard}"
+
+
+def candidate_key(name: str) -> str:
+    """The key by which others know that a process stands for authority shards, bound to a lease of its own."""
+    return CANDIDATES + quote(name, safe="")
 
 
 def injector_key(stream: str, process: str) -> str:

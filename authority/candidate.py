@@ -1,0 +1,238 @@
+"""A process that stands for the authority's shards, and serves those that it gets (7.2).
+
+For each shard there is an election in the coordinator. Who is elected draws a fresh sequencer, fences the shard's
+journal with it, and only then says where the shard is. Losing the lease or the fence ends the shard here: nothing of
+it is let out any more, and the candidate stands again. The fence is the safeguard; leases say who is to take it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from millwheel.authority.metrics import ShardMetrics
+from millwheel.authority.presence import Presence
+from millwheel.authority.shell import AuthorityShell, ShellSettings
+from millwheel.authority.standing import Manners, Standing, View
+from millwheel.coordination.contract import Coordinator, CoordinatorError, Put
+from millwheel.coordination.election import Election, Leadership
+from millwheel.coordination.sequencers import draw_sequencer
+from millwheel.core.catalog import shard_of
+from millwheel.core.catalog_keys import (
+    AUTHORITIES,
+    CANDIDATES,
+    SHARD_LEADERSHIPS,
+    authority_key,
+    shard_leadership_key,
+)
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1.catalog_pb2 import AuthorityRecord
+from millwheel.rpc.v1.common_pb2 import Endpoint
+from millwheel.store.contract import JournalExistsError, StateStore, StoreError
+
+__all__ = ["SHARD_ELSEWHERE", "Candidate", "CandidateSettings", "ShardElsewhereError", "journal_of"]
+
+log = logging.getLogger("millwheel.authority")
+
+SHARD_ELSEWHERE: Final = "SHARD_ELSEWHERE"
+"""The reason constant of a :class:`ShardElsewhereError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSettings:
+    """Seconds. ``lease``: so long after a process has vanished others are elected. ``look``: how often it is looked."""
+
+    lease: float = 3.0
+    look: float = 0.25
+    manners: Manners = field(default_factory=Manners)
+    shell: ShellSettings = field(default_factory=ShellSettings)
+
+
+class ShardElsewhereError(RequestError):
+    """The shard that keeps a computation is not served by this process; ``leader`` is who serves it, if known."""
+
+    def __init__(self, computation: str, shard: int, owner: str) -> None:
+        whose = f"is served by {owner}" if owner else "is served by nobody that is known here"
+        super().__init__(
+            FailureCode.UNAVAILABLE,
+            f"authority shard {shard}, which keeps {computation!r}, {whose}",
+            "ask there, or look up in the coordinator where the shard is now",
+            reason=SHARD_ELSEWHERE,
+            leader=owner,
+        )
+
+
+def journal_of(shard: int) -> str:
+    """The journal of a shard."""
+    return f"authority.{shard}"
+
+
+class Candidate:
+    """Stands for ``shards`` shards, numbered from 0, as ``address``, where all that it has are served."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        store: StateStore,
+        address: str,
+        shards: int,
+        settings: CandidateSettings | None = None,
+    ) -> None:
+        """``address``: host:port where a WatermarkServicer of this candidate answers."""
+        self.metrics = ShardMetrics()
+        self._coordinator = coordinator
+        self._store = store
+        self._address = address
+        self._shards = shards
+        self._settings = settings or CandidateSettings()
+        self._standing = Standing(address, shards, self._settings.manners)
+        self._presence = Presence(coordinator, address, self._settings.lease)
+        self._terms: dict[int, _Term] = {}
+        self._shells: dict[int, AuthorityShell] = {}
+        self._elsewhere: dict[int, str] = {}
+
+    @property
+    def serving(self) -> tuple[int, ...]:
+        """The shards that are served here."""
+        return tuple(sorted(self._shells))
+
+    def of(self, computation: str) -> AuthorityShell:
+        """The shard that keeps ``computation``; ShardElsewhereError if it is not served here."""
+        shard = shard_of(computation, self._shards)
+        shell = self._shells.get(shard)
+        if shell is None:
+            raise ShardElsewhereError(computation, shard, self._elsewhere.get(shard, ""))
+        return shell
+
+    async def run(self) -> None:
+        """Stand, and serve, until cancelled; then give up everything, so that others are elected at once."""
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(self._settings.lease):
+                        await self._look()
+                except (CoordinatorError, TimeoutError) as error:
+                    log.warning(
+                        "the authority's shards are not looked after for a while: %s", str(error) or "no answer"
+                    )
+                await asyncio.sleep(self._settings.look)
+        finally:
+            terms = list(self._terms.values())
+            for term in terms:
+                term.task.cancel()
+            await asyncio.gather(*(term.task for term in terms), return_exceptions=True)
+            await self._presence.end()
+
+    async def _look(self) -> None:
+        """See who is there and who serves what, and do what follows."""
+        candidates = await self._coordinator.list(CANDIDATES)
+        leaders = await self._coordinator.list(SHARD_LEADERSHIPS)
+        records = await self._coordinator.list(AUTHORITIES)
+        view = View(
+            frozenset(entry.value.decode() for entry in candidates.entries),
+            {int(entry.key.removeprefix(SHARD_LEADERSHIPS)): entry.value.decode() for entry in leaders.entries},
+        )
+        served = [AuthorityRecord.FromString(entry.value) for entry in records.entries]
+        self._elsewhere = {record.shard: record.endpoint.address for record in served}
+        orders = self._standing.look(view, self.serving, self._now())
+        for shard in orders.give_up:
+            log.info("authority shard %d is given up to others, who have fewer", shard)
+            self._terms[shard].given_up.set()
+        for shard in orders.stand:
+            if shard not in self._terms:
+                self._terms[shard] = _Term(asyncio.create_task(self._stand(shard), name=f"authority shard {shard}"))
+        await self._presence.be(orders.present, self._now())
+
+    async def _stand(self, shard: int) -> None:
+        """Stand for a shard once, and serve it for as long as it lasts."""
+        try:
+            leadership = await Election(
+                self._coordinator, shard_leadership_key(shard), self._address, self._settings.lease
+            ).attempt()
+            if leadership is None:
+                return
+            try:
+                await self._serve(shard, leadership)
+            finally:
+                await leadership.resign()
+        except (CoordinatorError, StoreError) as error:
+            log.warning("authority shard %d cannot be served here now: %s", shard, error)
+            self._standing.failed(shard, self._now())
+        except Exception:
+            log.exception("authority shard %d cannot be served here", shard)
+            self._standing.failed(shard, self._now())
+        finally:
+            del self._terms[shard]
+
+    async def _serve(self, shard: int, leadership: Leadership) -> None:
+        """Take the shard's journal, then say where it is, then serve until it is lost or given up."""
+        async with AsyncExitStack() as stack:
+            opening = asyncio.create_task(self._open(stack, shard))
+            # An election that is lost meanwhile must not wait for a store that does not answer.
+            if not await _first(opening, leadership.lost()):
+                log.warning("authority shard %d: the election was lost before the journal was taken", shard)
+                return
+            shell = opening.result()
+            self._shells[shard] = shell
+            stack.callback(self._shells.pop, shard)
+            record = AuthorityRecord(shard=shard, endpoint=Endpoint(worker_id=self._address, address=self._address))
+            put = Put(authority_key(shard), record.SerializeToString(), leadership.lease)
+            if not (await self._coordinator.transact([leadership.compare], [put])).committed:
+                return
+            log.info("authority shard %d is served here", shard)
+            log.warning("authority shard %d is let go of: %s", shard, await self._end_of(shard, shell, leadership))
+
+    async def _open(self, stack: AsyncExitStack, shard: int) -> AuthorityShell:
+        """Fence the shard's journal for a sequencer that nobody else has."""
+        with suppress(JournalExistsError):
+            await self._store.create_journal(journal_of(shard))
+        sequencer = await draw_sequencer(self._coordinator)
+        registry = self.metrics.add(shard)
+        stack.callback(self.metrics.drop, shard)
+        shell = await AuthorityShell.open(
+            self._store, journal_of(shard), sequencer, registry=registry, settings=self._settings.shell
+        )
+        stack.push_async_callback(shell.close)
+        return shell
+
+    async def _end_of(self, shard: int, shell: AuthorityShell, leadership: Leadership) -> str:
+        """Wait until the shard is over here; why it is."""
+        stopped = asyncio.ensure_future(shell.wait_stopped())
+        lost = asyncio.ensure_future(leadership.lost())
+        given_up = asyncio.ensure_future(self._terms[shard].given_up.wait())
+        try:
+            await asyncio.wait({stopped, lost, given_up}, return_when=asyncio.FIRST_COMPLETED)
+            if stopped.done():
+                return stopped.result()
+            return "another was elected, or the lease has ended" if lost.done() else "others have fewer"
+        finally:
+            for waiting in (stopped, lost, given_up):
+                waiting.cancel()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+@dataclass(slots=True)
+class _Term:
+    """A shard that is stood for, or served."""
+
+    task: asyncio.Task[None]
+    given_up: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+async def _first(work: asyncio.Task[AuthorityShell], end: Awaitable[None]) -> bool:
+    """Whether ``work`` is done before ``end`` comes; it is cancelled otherwise."""
+    ending = asyncio.ensure_future(end)
+    try:
+        await asyncio.wait({work, ending}, return_when=asyncio.FIRST_COMPLETED)
+        return work.done()
+    finally:
+        ending.cancel()
+        if not work.done():
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)

@@ -1,0 +1,54 @@
+"""A candidate's being there, as others see it: ``candidates/{name}`` under a lease of its own (7.2)."""
+
+from __future__ import annotations
+
+import logging
+
+from millwheel.coordination.contract import Coordinator, CoordinatorError, LeaseExpiredError, Put
+from millwheel.core.catalog_keys import candidate_key
+
+__all__ = ["Presence"]
+
+log = logging.getLogger("millwheel.authority")
+
+_RENEWALS = 3
+"""Renewals in one time to live: two may fail before the lease ends."""
+
+
+class Presence:
+    """Registered or not, as told. Nothing but who stands first depends on it."""
+
+    def __init__(self, coordinator: Coordinator, name: str, ttl: float) -> None:
+        self._coordinator = coordinator
+        self._put = (candidate_key(name), name.encode())
+        self._ttl = ttl
+        self._lease = 0
+        self._renew_at = 0.0
+
+    async def be(self, present: bool, now: float) -> None:
+        """Be there or not; call it at least every third of the lease's time. CoordinatorError: not known."""
+        if not present:
+            await self.end()
+            return
+        if self._lease and now < self._renew_at:
+            return
+        try:
+            if self._lease:
+                await self._coordinator.keep_alive(self._lease)
+            else:
+                lease = await self._coordinator.grant_lease(self._ttl)
+                await self._coordinator.transact((), [Put(*self._put, lease)])
+                self._lease = lease
+        except LeaseExpiredError:
+            self._lease = 0
+            return
+        self._renew_at = now + self._ttl / _RENEWALS
+
+    async def end(self) -> None:
+        """Be there no more; where that cannot be said now, the lease ends by itself."""
+        lease, self._lease = self._lease, 0
+        if lease:
+            try:
+                await self._coordinator.revoke_lease(lease)
+            except CoordinatorError as error:
+                log.info("a candidate's registration ends by its lease alone: %s", error)

@@ -1,0 +1,195 @@
+"""Authority shards that fail over: candidates, zombies, and clients that follow (7.2; G4, G7, G8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+
+from millwheel.authority.candidate import SHARD_ELSEWHERE, CandidateSettings
+from millwheel.authority.shell import ShellSettings
+from millwheel.authority.standing import Manners
+from millwheel.client.watermarks import WatermarkClient
+from millwheel.core.keys import ALL_KEYS
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.watermarks import BroadcastUpdate, WatermarkReport
+from millwheel.store.contract import JournalHead, StoreUnavailableError
+from millwheel.store.memory import MemoryStore
+from tests.authority.candidates import QUICK, Group, group
+
+
+def said(computation: str, watermark: int, sequencer: int = 1) -> WatermarkReport:
+    return WatermarkReport(computation, ALL_KEYS, sequencer, watermark, watermark)
+
+
+async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], known: dict[str, int], **wanted: int) -> None:
+    """Take updates in until ``known`` is as wanted; no value ever goes back (G7)."""
+    aims = {name.replace("_", "."): value for name, value in wanted.items()}
+    async with asyncio.timeout(20):
+        while any(known.get(name) != value for name, value in aims.items()):
+            for name, news in (await anext(updates)).items():
+                assert news.watermark >= known.get(name, MIN_TIMESTAMP), f"{name} went back"
+                known[name] = news.watermark
+
+
+async def test_g8_each_of_two_serves_one_shard_and_one_serves_both_when_the_other_is_killed_7_2() -> None:
+    usual = CandidateSettings(lease=3.0)
+    async with group(2, 2, usual) as them:
+        await them.until(lambda served: len(set(served.values())) == 2)
+        first, second = them.processes
+        assert first.candidate.serving != second.candidate.serving
+        await first.kill()
+        took = await them.until(lambda served: list(served.values()) == [second.address] * 2)
+        assert took <= 5.0
+        assert second.candidate.serving == (0, 1)
+
+
+async def test_one_that_comes_back_is_given_a_shard_and_values_stay_7_2() -> None:
+    async with group(2, 1) as them, them.client() as client:
+        await them.until(lambda served: len(served) == 2)
+        (zero,), (one,) = them.names(0), them.names(1)
+        for name in (zero, one):
+            await client.accept(name, ALL_KEYS, 1)
+            client.report(said(name, 5))
+        async with aclosing(client.watch([zero, one])) as updates:
+            known: dict[str, int] = {}
+            await reaches(updates, known, **{zero.replace(".", "_"): 5, one.replace(".", "_"): 5})
+            await them.start()
+            await them.until(lambda served: len(set(served.values())) == 2)
+            client.report(said(zero, 7))
+            client.report(said(one, 8))
+            await reaches(updates, known, **{zero.replace(".", "_"): 7, one.replace(".", "_"): 8})
+    assert not them.refused
+
+
+async def test_g7_a_watch_goes_on_through_kills_and_late_data_take_nothing_back_4_5() -> None:
+    async with group(1, 2) as them, them.client() as client:
+        await them.until(lambda served: len(served) == 1)
+        (name,) = them.names(0)
+        await client.accept(name, ALL_KEYS, 1)
+        async with aclosing(client.watch([name])) as updates:
+            known: dict[str, int] = {}
+            for life in range(1, 4):
+                client.report(said(name, life * 10))
+                await reaches(updates, known, **{name.replace(".", "_"): life * 10})
+                serving = next(one for one in them.processes if one.candidate.serving)
+                await serving.kill()
+                client.report(said(name, life * 10 - 5))  # late data: the interval itself is held further back
+                await them.start()
+                await them.until(lambda served, old=serving.address: list(served.values()) not in ([], [old]))  # type: ignore[misc]
+                assert await client.accept(name, ALL_KEYS, 1) == life * 10, "what was broadcast is known to the next"
+    assert not them.refused
+
+
+async def test_g4_g7_a_zombie_woken_after_its_lease_lets_nothing_out_and_its_reporters_find_the_successor_6_2() -> None:
+    unaware = replace(QUICK, shell=ShellSettings(verify=60.0))
+    async with group(1, 1, unaware) as them, them.client() as client:
+        await them.until(lambda served: len(served) == 1)
+        (zombie,) = them.processes
+        (name,) = them.names(0)
+        await client.accept(name, ALL_KEYS, 1)
+        client.report(said(name, 10))
+        async with aclosing(client.watch([name])) as updates:
+            known: dict[str, int] = {}
+            await reaches(updates, known, **{name.replace(".", "_"): 10})
+            zombie.line.asleep = True
+            successor = await them.start()
+            await them.until(lambda served: list(served.values()) == [successor.address])
+            assert zombie.candidate.serving == (0,), "it does not know yet"
+
+            # Somebody whose sequencer only the successor knows: the zombie would take the old owner's word.
+            async with WatermarkClient(successor.address, on_refused=them.refused.append) as other:
+                await other.accept(name, ALL_KEYS, 2)
+            shell = zombie.candidate.of(name)
+            heard = shell.watch([name])
+            assert (await anext(heard))[name].watermark == 10
+            stale = said(name, 1_000)
+            stale.connection = 99
+            await shell.report([stale])
+            with pytest.raises(RequestError, match="deposed"):
+                await anext(heard)
+            zombie.line.asleep = False
+            await them.until(lambda served: zombie.candidate.serving == () and served[0] == successor.address)
+            # The old owner's reports reach the successor, who refuses them.
+            async with asyncio.timeout(10):
+                while not them.refused:  # noqa: ASYNC110 a callback appends
+                    await asyncio.sleep(0.01)
+            assert known[name] == 10
+
+
+async def test_a_candidate_whose_lease_ended_stops_serving_and_stands_again_7_2() -> None:
+    async with group(1, 1) as them:
+        await them.until(lambda served: len(served) == 1)
+        (process,) = them.processes
+        process.line.cut = True
+        await them.until(lambda served: not served and not process.candidate.serving)
+        with pytest.raises(RequestError, match="nobody"):
+            process.candidate.of(them.names(0)[0])
+        process.line.cut = False
+        await them.until(lambda served: list(served.values()) == [process.address])
+        assert process.candidate.serving == (0,)
+
+
+async def test_g4_of_candidates_that_race_one_serves_and_the_others_stand_by_7_2() -> None:
+    hasty = CandidateSettings(lease=0.6, look=0.01, manners=Manners(patience=0.0, settle=60.0))
+    async with group(3, 4, hasty) as them:
+        for _ in range(3):
+            await them.until(lambda served: len(served) == 3)
+            for shard, address in (await them.served()).items():
+                having = [one.address for one in them.processes if shard in one.candidate.serving]
+                assert having == [address]
+            killed = next(one for one in them.processes if one.candidate.serving)
+            await killed.kill()
+            await them.start()
+            await them.until(lambda served, gone=killed.address: gone not in served.values())  # type: ignore[misc]
+
+
+async def test_a_call_that_comes_to_the_wrong_process_is_told_where_the_shard_is() -> None:
+    async with group(2, 2) as them:
+        await them.until(lambda served: len(set(served.values())) == 2)
+        served = await them.served()
+        (name,) = them.names(0)
+        async with WatermarkClient(served[1], on_refused=them.refused.append) as wrong:
+            await _until_known(them, served)
+            with pytest.raises(RequestError, match=f"authority shard 0.*{served[0]}") as failure:
+                await wrong.explain(name)
+            assert failure.value.reason == SHARD_ELSEWHERE
+            with pytest.raises(RequestError, match="authority shard 0"):
+                await wrong.accept(name, ALL_KEYS, 1, patience=0.1)
+
+
+async def _until_known(them: Group, served: dict[int, str]) -> None:
+    """Wait until the process that serves shard 1 has seen where shard 0 is."""
+    process = next(one for one in them.processes if one.address == served[1])
+    for _ in range(1_000):
+        with pytest.raises(RequestError) as failure:
+            process.candidate.of(them.names(0)[0])
+        if failure.value.leader == served[0]:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never heard of the other")
+
+
+class Unopened(MemoryStore):
+    """A store that some cannot open a journal in, for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 3
+
+    async def fence(self, journal: str, sequencer: int) -> JournalHead:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailableError("the node is down")
+        return await super().fence(journal, sequencer)
+
+
+async def test_g8_a_store_that_is_away_for_a_while_is_waited_for() -> None:
+    store = Unopened()
+    async with group(1, 1, QUICK, store) as them:
+        await them.until(lambda served: len(served) == 1)
+        assert store.failures == 0

@@ -1,0 +1,54 @@
+"""What a reporter keeps when the authority refuses it (7.2, G4)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from millwheel.client.report_stream import ReportStream
+from millwheel.core.keys import ALL_KEYS
+from millwheel.rpc.channel import Backoff, open_channel
+from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
+from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
+from tests.authority.conftest import Serve
+from tests.authority.shard import COMPUTATION
+
+if TYPE_CHECKING:
+    from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceAsyncStub
+
+
+def said(sequencer: int, watermark: int) -> WatermarkReport:
+    return WatermarkReport(COMPUTATION, ALL_KEYS, sequencer, watermark)
+
+
+async def test_g4_g8_a_refusal_of_an_older_sequencer_takes_nothing_from_the_newer_one_7_2(serve: Serve) -> None:
+    """An interval comes back, under a newer sequencer, while the older one is being announced, and is refused."""
+    served = await serve(None)
+    refused: list[WatermarkReport] = []
+    announced, answer = asyncio.Event(), asyncio.Event()
+
+    async def accept(report: WatermarkReport) -> None:
+        announced.set()
+        await answer.wait()
+        raise AcceptRefusedError(f"sequencer {report.sequencer} is old")
+
+    async with open_channel(served.address) as channel:
+
+        async def stub() -> tuple[WatermarkServiceAsyncStub, str]:
+            return WatermarkServiceStub(channel), served.address
+
+        stream = ReportStream(stub, accept, refused.append, coalesce=0.001, refresh=60.0, backoff=Backoff(0.01))
+        stream.start()
+        try:
+            stream.report(said(1, 10))
+            async with asyncio.timeout(10):
+                await announced.wait()
+                await served.shell.accept(COMPUTATION, ALL_KEYS, 2)
+                stream.report(said(2, 20))
+                answer.set()
+                async for news in served.shell.watch([COMPUTATION]):
+                    if news[COMPUTATION].watermark == 20:
+                        break
+            assert refused == [], "the newer sequencer's owner has lost nothing"
+        finally:
+            await stream.close()

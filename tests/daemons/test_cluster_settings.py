@@ -1,0 +1,23 @@
+"""What a cluster settles when it starts for the first time."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.cli.daemons.pieces import ensure_cluster_settings
+from millwheel.config import ClusterSection
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.rpc.failures import FailureCode, RequestError
+
+
+async def test_the_number_of_shards_stays_and_settings_that_differ_are_refused_by_name() -> None:
+    coordinator = MemoryCoordinator()
+    assert await ensure_cluster_settings(coordinator, ClusterSection(authority_shards=3)) == 3
+    assert await ensure_cluster_settings(coordinator, ClusterSection(authority_shards=3)) == 3
+    with pytest.raises(
+        RequestError, match=r"cluster.authority_shards is 4, but this cluster was made with 3"
+    ) as failure:
+        await ensure_cluster_settings(coordinator, ClusterSection(authority_shards=4))
+    assert failure.value.code is FailureCode.FAILED_PRECONDITION
+    assert "set cluster.authority_shards = 3" in failure.value.remedy
+    await coordinator.close()
