@@ -46,6 +46,7 @@ _SERVICES = (
     "millwheel.v1.WatermarkService",
     "millwheel.v1.SubscriptionService",
     "millwheel.v1.InspectionService",
+    "millwheel.v1.HandoverService",
 )
 
 _AUTHORITY_JOURNAL = "authority.0"
