@@ -48,6 +48,7 @@ from millwheel.sdk.errors import (
     ValueEncodeError,
 )
 from millwheel.sdk.keys import KeyExtractor, join_key, key, split_key
+from millwheel.sdk.migration import StoredState
 from millwheel.sdk.model import Record, Timer
 from millwheel.sdk.options import FailurePolicy, Late, Retention, dead_letter, divert, retry, stop
 from millwheel.sdk.topology import Topology
@@ -70,6 +71,7 @@ __all__ = [
     "ProductionTimestampError",
     "Record",
     "Retention",
+    "StoredState",
     "Timer",
     "Timestamp",
     "TooLargeError",

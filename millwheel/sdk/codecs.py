@@ -26,7 +26,7 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
 from millwheel.sdk.typeinfo import is_protobuf, members, normalise, runtime_classes, supertype, type_name
 
-__all__ = ["Codec", "StateCodec", "ValueCodec", "ValueFormat", "codec_for", "state_codec_for", "verified"]
+__all__ = ["Codec", "StateCodec", "ValueCodec", "ValueFormat", "codec_for", "format_of", "state_codec_for", "verified"]
 
 T = TypeVar("T")
 Encode = Callable[[Any], bytes]
@@ -141,6 +141,11 @@ def default_of(state_type: Any) -> Callable[[], Any]:
 
 def _none() -> None:
     return None
+
+
+def format_of(annotation: Any, codec: Codec[Any] | None) -> ValueFormat:
+    """How values of a type are encoded."""
+    return _choose(annotation, codec)[0]
 
 
 def _choose(annotation: Any, codec: Codec[Any] | None) -> tuple[ValueFormat, Encode, Decode]:

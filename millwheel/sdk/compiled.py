@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from millwheel.sdk.codecs import StateCodec, ValueCodec, state_codec_for, verified
+from millwheel.sdk.codecs import StateCodec, ValueCodec, format_of, state_codec_for, verified
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.errors import UsageError, did_you_mean
+from millwheel.sdk.migration import versioned
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, Stream
 from millwheel.sdk.topology import Topology
@@ -46,7 +47,13 @@ def compile_computation(topology: Topology, name: str, *, verify: bool = False) 
         hint = did_you_mean(name, list(plan.computations))
         raise UsageError(f"topology {topology.name!r} has no computation {name!r}{hint}")
     computation = declared.computation
-    state = state_codec_for(declared.state_type, declared.where, computation.state_codec)
+    state = versioned(
+        state_codec_for(declared.state_type, declared.where, computation.state_codec),
+        format_of(declared.state_type, computation.state_codec),
+        computation.state_version,
+        computation.migrate,
+        declared.where,
+    )
     if verify:
         state = StateCodec(
             state.type_name, state.new, verified(state.encode, state.decode, declared.where), state.decode

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from millwheel.sdk.codecs import Codec
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.migration import StoredState
 from millwheel.sdk.model import Record, Timer
 from millwheel.sdk.typeinfo import generic_arguments, normalise
 
@@ -23,7 +24,7 @@ else:
     In = TypeVar("In")
     State = TypeVar("State")
 
-__all__ = ["Computation", "input_and_state_types", "overrides_timer_hook"]
+__all__ = ["Computation", "input_and_state_types", "overrides_migrate", "overrides_timer_hook"]
 
 
 class Computation(ABC, Generic[In, State]):
@@ -45,6 +46,20 @@ class Computation(ABC, Generic[In, State]):
 
     state_codec: Codec[State] | None = None
     """Set it to encode the state in a way of your own; the default is chosen by the state's type."""
+
+    state_version: int = 1
+    """Raise it by one when the state's type changes so that stored states cannot be read as the new one any more:
+    when a field goes, is renamed or gets another type. A new field with a default needs nothing."""
+
+    def migrate(self, stored: StoredState) -> State:
+        """The state that a ``stored`` one of a smaller version becomes. Called when a key's state is next read, also
+        where several versions lie between: ``stored.version`` says which it is, ``stored.read(OldState)`` what it was.
+
+        To be defined once ``state_version`` is above 1. It should depend on ``stored`` alone: it may run several times.
+        """
+        raise UsageError(
+            f"{type(self).__name__} meets a state of version {stored.version}, and defines no migrate(self, stored)"
+        )
 
     @abstractmethod
     def process_record(self, ctx: Context[State], record: Record[In]) -> Awaitable[None] | None:
@@ -90,6 +105,11 @@ def input_and_state_types(computation: Any) -> tuple[Any, Any] | None:
     if arguments is None:
         return None
     return normalise(arguments[0]), normalise(arguments[1])
+
+
+def overrides_migrate(computation: Computation[Any, Any]) -> bool:
+    """Whether it says how states of earlier versions are read."""
+    return type(computation).migrate is not Computation.migrate
 
 
 def overrides_timer_hook(computation: Computation[Any, Any]) -> bool:

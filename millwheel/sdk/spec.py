@@ -9,6 +9,7 @@ from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.declarations import ComputationDeclaration, StreamKind
 from millwheel.sdk.plan import Plan, Stream
+from millwheel.sdk.schema import state_schema
 from millwheel.sdk.typeinfo import type_name
 
 __all__ = ["build_spec", "spec_digest"]
@@ -51,7 +52,7 @@ def _stream(stream: Stream) -> topology_pb2.StreamSpec:
 
 
 def _computation(plan: Plan, computation: ComputationDeclaration) -> topology_pb2.ComputationSpec:
-    options = computation.options
+    options, made = computation.options, computation.computation
     return topology_pb2.ComputationSpec(
         name=computation.name,
         implementation=computation.implementation,
@@ -69,4 +70,9 @@ def _computation(plan: Plan, computation: ComputationDeclaration) -> topology_pb
         failure_policy=options.on_failure.to_proto(),
         state_type=type_name(computation.state_type),
         straggler_delay_us=options.straggler_delay,
+        state=state_schema(
+            computation.state_type,
+            made.state_codec if made is not None else None,
+            made.state_version if made is not None else 1,
+        ),
     )

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from millwheel.sdk.codecs import Codec, codec_for, state_codec_for
+from millwheel.sdk.computation import overrides_migrate
 from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.declarations import ComputationDeclaration, StreamDeclaration, StreamKind
 from millwheel.sdk.errors import Problem, UnsupportedTypeError, did_you_mean
 from millwheel.sdk.graph import cycles, describe_cycle, is_downstream
 from millwheel.sdk.keys import KeyExtractor
+from millwheel.sdk.migration import MAX_STATE_VERSION
 from millwheel.sdk.option_checks import stream_option_problems
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.plan import Plan, Stream, is_known
@@ -157,10 +159,25 @@ def _state(computation: ComputationDeclaration) -> Iterator[Problem]:
             computation.where, f"state_codec must be a millwheel.Codec(encode, decode, new), not {codec!r:.80}"
         )
         return
+    yield from _version(computation)
     try:
         state_codec_for(computation.state_type, computation.where, codec)
     except UnsupportedTypeError as error:
         yield Problem(computation.where, str(error).replace("a codec=", "a state_codec = "))
+
+
+def _version(declared: ComputationDeclaration) -> Iterator[Problem]:
+    made = declared.computation
+    assert made is not None
+    version: Any = made.state_version
+    if type(version) is not int or not 1 <= version <= MAX_STATE_VERSION:
+        yield Problem(declared.where, f"state_version must be a whole number from 1, not {version!r:.80}")
+    elif version > 1 and not overrides_migrate(made):
+        message = f"its state_version is {version}, and nothing says how earlier states are read: define migrate"
+        yield Problem(declared.where, f"{message}(self, stored)")
+    elif version == 1 and overrides_migrate(made):
+        message = "it defines migrate, and its state_version is 1, so nothing would call it: set state_version = 2"
+        yield Problem(declared.where, message)
 
 
 def _late(plan: Plan, computation: ComputationDeclaration) -> Iterator[Problem]:

@@ -235,6 +235,11 @@ def test_the_spec_says_everything_that_was_declared() -> None:
                     max_backoff_us=9_000_000,
                 ),
                 state_type="int",
+                state=topology_pb2.StateSchema(
+                    format=topology_pb2.VALUE_FORMAT_MSGPACK,
+                    fields=[topology_pb2.StateField(type="int")],
+                    version=1,
+                ),
                 straggler_delay_us=1_500_000,
             )
         ],

@@ -1,0 +1,87 @@
+"""States that outlive the version of the code that stored them (section 4.4).
+
+A stored state of version 1 is what its codec made, and nothing else. One of a later version, and one whose
+encoding happens to begin like that, has an envelope: a byte that MessagePack never begins with, the version, and
+then the encoding.
+So a computation that never changes its state pays nothing for being able to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from millwheel.sdk.codecs import Codec, StateCodec, ValueFormat, codec_for
+from millwheel.sdk.errors import ValueDecodeError
+
+__all__ = ["MAX_STATE_VERSION", "StoredState", "versioned"]
+
+T = TypeVar("T")
+Encode = Callable[[Any], bytes]
+
+MAX_STATE_VERSION: Final = 1_000_000
+_MARK: Final = b"\xc1"
+"""Begins an envelope. MessagePack has reserved it, and never uses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """A key's state as an earlier version has stored it: what ``migrate`` gets."""
+
+    version: int
+    """The state_version of the code that stored it."""
+    data: bytes
+    """As its codec encoded it."""
+
+    def read(self, state_type: type[T], codec: Codec[T] | None = None) -> T:
+        """It as a ``state_type``: a class that looks as the state did then. ValueDecodeError if it is none."""
+        made: T = codec_for(state_type, f"a stored state of version {self.version}", codec).decode(self.data)
+        return made
+
+    def plain(self) -> Any:
+        """It as plain dicts, lists and scalars, if it was stored as MessagePack; else ValueDecodeError."""
+        try:
+            return msgspec.msgpack.decode(self.data)
+        except msgspec.DecodeError as error:
+            raise ValueDecodeError(f"a stored state of version {self.version} is no MessagePack: {error}") from error
+
+
+def versioned(
+    codec: StateCodec, value_format: ValueFormat, version: int, migrate: Callable[[StoredState], Any], where: str
+) -> StateCodec:
+    """``codec`` for states of ``version``, which reads those of earlier ones by ``migrate``."""
+    encode, decode = codec.encode, codec.decode
+    head = _MARK + msgspec.msgpack.encode(version)
+
+    def encode_marked(value: Any) -> bytes:
+        encoded = encode(value)
+        return head + encoded if encoded else encoded
+
+    def encode_first(value: Any) -> bytes:
+        encoded = encode(value)
+        return head + encoded if encoded[:1] == _MARK else encoded
+
+    def decode_any(data: bytes) -> Any:
+        found = StoredState(1, data) if data[:1] != _MARK else _open(data, where)
+        if found.version == version:
+            return decode(found.data)
+        if found.version > version:
+            raise ValueDecodeError(
+                f"{where}: its state is of version {found.version}, and this code knows {version}: run newer code"
+            )
+        return migrate(found)
+
+    first: Encode = encode if value_format is ValueFormat.MSGPACK else encode_first
+    return StateCodec(codec.type_name, codec.new, encode_marked if version > 1 else first, decode_any)
+
+
+def _open(data: bytes, where: str) -> StoredState:
+    """What is in an envelope."""
+    size = {0xCC: 2, 0xCD: 3, 0xCE: 5}.get(data[1], 1) if len(data) > 1 else 0
+    try:
+        return StoredState(msgspec.msgpack.decode(data[1 : 1 + size], type=int), data[1 + size :])
+    except msgspec.DecodeError as error:
+        raise ValueDecodeError(f"{where}: its stored state has no version: {error}") from error
