@@ -1,0 +1,90 @@
+"""Intervals of a development server are split and merged from the command line while records flow (G1, G11; 7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from millwheel.client.control import ControlClient
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1 import interval_pb2 as wire
+from tests.system.counting import Load, Total, WindowCount
+from tests.system.server import Server, run_cli
+from tests.system.test_restarts import FeederProcess, Read, counting_server, follow, verify
+
+SEED = 23
+ROUNDS = 15
+
+
+async def split_where_the_load_is_halved(server: Server) -> None:
+    """As soon as the owner has told of its keys; then both halves have some of them."""
+    for _ in range(40):
+        told = await run_cli(server.address, "interval", "split", "counting/counter", "--key", "key-1", "-o", "json")
+        if told.code == 0:
+            break
+        assert told.code == 6, told.err
+        assert "has told nothing of its keys' load yet" in told.err
+        await asyncio.sleep(0.25)
+    lower, upper = json.loads(told.out)
+    assert lower["parents"] == upper["parents"] != []
+    boundary = upper["keys"].split("'")[1]
+    assert boundary.startswith("key-"), upper["keys"]
+
+
+async def change_something(client: ControlClient, chance: random.Random, done: Counter[str]) -> None:
+    """A split at a random key or a merge, as often as not before the last one's children have let go."""
+    computation = chance.choice(["counter", "adder"])
+    at = f"key-{chance.randrange(40)}" if computation == "counter" else f"group-{chance.randrange(1, 7)}"
+    name = wire.IntervalName(topology="counting", computation=computation, key=at.encode())
+    few = len(await client.list_intervals("counting", computation)) <= 3
+    verb = "split" if few and chance.random() < 0.6 else "merge"
+    try:
+        if verb == "split":
+            await client.split_interval(name, at.encode())
+        else:
+            await client.merge_intervals(name)
+        done[verb] += 1
+    except RequestError as error:
+        done[error.reason] += 1
+
+
+@pytest.mark.timeout(240)
+async def test_g11_a_development_server_splits_and_merges_under_load_through_kills_7_1(tmp_path: Path) -> None:
+    chance, done = random.Random(SEED), Counter[str]()
+    windows, totals = Read(), Read()
+    async with counting_server(tmp_path, intervals=1) as server:
+        feeder = FeederProcess("library_feeder", server.address, SEED, tmp_path, 800)
+        readers = [
+            asyncio.create_task(follow("windows", WindowCount, server.address, windows, random.Random(SEED + 1))),
+            asyncio.create_task(follow("totals", Total, server.address, totals, random.Random(SEED + 2))),
+        ]
+        try:
+            await feeder.start()
+            await split_where_the_load_is_halved(server)
+            for number in range(ROUNDS):
+                await asyncio.sleep(chance.uniform(0.05, 0.8))
+                async with ControlClient(server.address, patience=20) as client:
+                    await change_something(client, chance, done)
+                if number % 5 == 4:
+                    await server.kill()
+                    await server.spawn()
+                    await server.ready(40)
+            nowhere = await run_cli(server.address, "interval", "move", "counting/counter", "--key", "key-1")
+            assert (nowhere.code, nowhere.out) == (6, "")
+            assert "start another worker first" in nowhere.err
+            (tmp_path / "stop").touch()
+            await asyncio.wait_for(asyncio.gather(*readers), 60)
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+            await feeder.close()
+    verify(Load(SEED), int((tmp_path / "count").read_text()), windows, totals)
+    assert done.keys() <= {"split", "merge", "HAS_PARENTS", "KEY_OUTSIDE", "NO_NEIGHBOUR"}, done
+    assert done["split"] >= 2, done
+    assert done["merge"] >= 1, done
