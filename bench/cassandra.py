@@ -13,6 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -79,12 +80,8 @@ async def _rows(store: CassandraStore) -> None:
     computation = f"bench.{uuid.uuid4().hex}"
     for commit in range(1, 4):
         rows = [StateRow(b"key-%08d" % number, commit, os.urandom(100)) for number in range(_ROWS)]
-        await _timed(
-            "write_states of 10,000 rows",
-            _ROWS,
-            "rows",
-            lambda rows=rows: store.write_states(computation, "j", 1, rows),
-        )
+        write = partial(store.write_states, computation, "j", 1, rows)
+        await _timed("write_states of 10,000 rows", _ROWS, "rows", write)
     keys = [b"key-%08d" % number for number in range(_ROWS)]
     await _timed("read_states of 10,000 keys", _ROWS, "rows", lambda: store.read_states(computation, keys))
     await _timed("read_states of 1 key", 1, "rows", lambda: store.read_states(computation, keys[:1]))

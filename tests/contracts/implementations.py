@@ -14,8 +14,8 @@ import pytest
 from millwheel.coordination.contract import Coordinator
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.coordination.memory import MemoryCoordinator
-from millwheel.store.cassandra import CassandraStore
-from millwheel.store.contract import StateStore
+from millwheel.store.cassandra import CassandraSettings, CassandraStore
+from millwheel.store.contract import StateStore, StoreUnavailableError
 from millwheel.store.database import EmbeddedDatabase
 from millwheel.store.memory import MemoryStore
 from tests.components import cassandra, cassandra_settings, etcd, three_cassandra_nodes
@@ -82,9 +82,18 @@ async def _three_nodes_store(_: Path) -> AsyncIterator[StateStore]:
         cluster.nodes[1 if use == 15 else 2].kill()
     if use == 30:
         await asyncio.to_thread(cluster.nodes[1].start)
-    store = await CassandraStore.open(cassandra_settings(cluster, "contract"))
+    store = await _open_again(cassandra_settings(cluster, "contract"))
     yield store
     await store.close()
+
+
+async def _open_again(settings: CassandraSettings) -> CassandraStore:
+    """As daemons do: until it can be had."""
+    while True:
+        try:
+            return await CassandraStore.open(settings)
+        except StoreUnavailableError:
+            await asyncio.sleep(0.2)
 
 
 @asynccontextmanager

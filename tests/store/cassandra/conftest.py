@@ -18,7 +18,7 @@ KEYSPACE = "store_tests"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A node takes its time to start, and to come back after it was killed."""
     for item in items:
-        if "tests/store/cassandra" in str(item.path):
+        if "tests/store/cassandra" in str(item.path) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
 
 

@@ -15,27 +15,10 @@ from millwheel.store.contract import (
     JournalHead,
     SequencerRefusedError,
     StateRow,
-    StateStore,
     StoreUnavailableError,
 )
 from tests.components import cassandra
-
-
-async def append_for_certain(store: StateStore, journal: str, append: Append) -> int:
-    """As an owner does: repeat the identical bytes until the outcome is known; the number of unknown outcomes."""
-    uncertain = 0
-    while True:
-        try:
-            await store.append(journal, append)
-        except StoreUnavailableError:
-            uncertain += 1
-            await asyncio.sleep(0.05)
-        except SequencerRefusedError as refused:
-            if not uncertain or (refused.sequencer, refused.commit) != (append.sequencer, append.commit):
-                raise
-            return uncertain
-        else:
-            return uncertain
+from tests.store.cassandra.owner import append_for_certain
 
 
 async def test_g2_each_append_takes_effect_once_through_stops_and_kills_of_cassandra(

@@ -1,0 +1,29 @@
+"""What an owner of a journal does about calls of unknown outcome."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millwheel.store.contract import Append, SequencerRefusedError, StateStore, StoreUnavailableError
+
+__all__ = ["append_for_certain"]
+
+
+async def append_for_certain(store: StateStore, journal: str, append: Append, *, after_unknown: bool = False) -> int:
+    """As an owner does: repeat the identical bytes until the outcome is known; the number of unknown outcomes.
+
+    ``after_unknown``: the same append was tried before this call.
+    """
+    uncertain = int(after_unknown)
+    while True:
+        try:
+            await store.append(journal, append)
+        except StoreUnavailableError:
+            uncertain += 1
+            await asyncio.sleep(0.05)
+        except SequencerRefusedError as refused:
+            if not uncertain or (refused.sequencer, refused.commit) != (append.sequencer, append.commit):
+                raise
+            return uncertain
+        else:
+            return uncertain
