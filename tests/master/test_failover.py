@@ -1,0 +1,174 @@
+"""How long nobody leads, and intervals lie idle, when something dies; leases end by a clock of the test's (7.1).
+
+What has to be: five seconds at most, of which the lease of the dead takes three.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, suppress
+
+from millwheel.coordination.contract import Change, Compare, CoordinatorUnavailableError, Entry, Outcome, Put, Snapshot
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.core.catalog import Catalog
+from millwheel.master.messages import CancelTopology, SubmitTopology
+from millwheel.master.settings import MasterSettings
+from millwheel.master.shell import MasterShell
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.store.memory import MemoryStore
+
+from .harness import topology
+from .replica import register_worker, replica
+
+LEASE = 3.0
+MOST = 5.0
+SETTINGS = MasterSettings(intervals_per_computation=50)
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Line:
+    """A coordinator as one process reaches it, until the process is killed: then nothing goes either way."""
+
+    def __init__(self, coordinator: MemoryCoordinator) -> None:
+        self._coordinator = coordinator
+        self._cut = asyncio.Event()
+
+    def cut(self) -> None:
+        self._cut.set()
+
+    def _check(self) -> None:
+        if self._cut.is_set():
+            raise CoordinatorUnavailableError("this process is dead")
+
+    async def get(self, key: str) -> Entry | None:
+        self._check()
+        return await self._coordinator.get(key)
+
+    async def list(self, prefix: str) -> Snapshot:
+        self._check()
+        return await self._coordinator.list(prefix)
+
+    async def transact(
+        self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
+    ) -> Outcome:
+        self._check()
+        return await self._coordinator.transact(compares, puts, deletes)
+
+    async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:
+        async for changes in self._coordinator.watch(prefix, after):
+            self._check()
+            yield changes
+
+    async def grant_lease(self, ttl: float) -> int:
+        self._check()
+        return await self._coordinator.grant_lease(ttl)
+
+    async def keep_alive(self, lease: int) -> None:
+        self._check()
+        await self._coordinator.keep_alive(lease)
+
+    async def revoke_lease(self, lease: int) -> None:
+        self._check()
+        await self._coordinator.revoke_lease(lease)
+
+    async def close(self) -> None:
+        """The coordinator is closed by the test."""
+
+
+async def let_pass(clock: Clock, coordinator: MemoryCoordinator, seconds: float) -> None:
+    clock.now += seconds
+    await coordinator.expire_leases()
+
+
+async def known_to(coordinator: MemoryCoordinator) -> Catalog:
+    found = Catalog()
+    found.load(await coordinator.list(""))
+    return found
+
+
+def owners(known: Catalog) -> set[str]:
+    return {one.owner.worker_id for table in known.tables.values() for one in table}
+
+
+async def until_owned_by(coordinator: MemoryCoordinator, expected: set[str]) -> float:
+    """How many seconds that took."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with asyncio.timeout(MOST):
+        while True:
+            if owners(await known_to(coordinator)) == expected:
+                return loop.time() - began
+            await asyncio.sleep(0.01)
+
+
+async def worker(coordinator: MemoryCoordinator, name: str, ttl: float = LEASE) -> int:
+    lease = await coordinator.grant_lease(ttl)
+    await register_worker(coordinator, name, "127.0.0.1:1", lease)
+    return lease
+
+
+async def test_7_1_a_dead_workers_intervals_are_given_to_others_as_soon_as_its_lease_has_ended() -> None:
+    clock, store = Clock(), MemoryStore()
+    coordinator = MemoryCoordinator(clock)
+    async with replica(coordinator, store, SETTINGS, ttl=1_000.0) as (_, shell):
+        await shell.leading()
+        await worker(coordinator, "dead")
+        await worker(coordinator, "alive", 1_000.0)
+        await shell.ask(SubmitTopology(topology(), "r1"))
+        before = {one.journal: one.sequencer for table in shell_tables(shell) for one in table}
+        await let_pass(clock, coordinator, LEASE - 0.1)
+        assert owners(await known_to(coordinator)) == {"dead", "alive"}
+        await let_pass(clock, coordinator, 0.1)
+        took = await until_owned_by(coordinator, {"alive"})
+        assert LEASE + took <= MOST
+        known = await known_to(coordinator)
+        moved = [one for table in known.tables.values() for one in table if one.sequencer != before[one.journal]]
+        assert 45 <= len(moved) <= 60
+        assert all(one.sequencer > before[one.journal] for one in moved)
+    await coordinator.close()
+
+
+def shell_tables(shell: MasterShell) -> list[list[catalog.IntervalRecord]]:
+    known = shell.catalog
+    assert known is not None
+    return [list(table) for table in known.tables.values()]
+
+
+async def test_7_1_a_standby_leads_as_soon_as_the_killed_leaders_lease_has_ended() -> None:
+    clock, store = Clock(), MemoryStore()
+    coordinator = MemoryCoordinator(clock)
+    line = Line(coordinator)
+    async with AsyncExitStack() as stack:
+        _, leader = await stack.enter_async_context(replica(line, store, SETTINGS, ttl=LEASE))
+        await leader.leading()
+        _, standby = await stack.enter_async_context(replica(coordinator, store, SETTINGS, ttl=LEASE))
+        await worker(coordinator, "dead")
+        await worker(coordinator, "alive", 1_000.0)
+        await leader.ask(SubmitTopology(topology(), "r1"))
+        line.cut()
+        await let_pass(clock, coordinator, LEASE - 0.1)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(standby.leading(), 0.3)
+        assert not standby.leads, "the leader may only be slow"
+        # A worker dies while nobody leads: whoever leads next finds its intervals.
+        await let_pass(clock, coordinator, 0.1)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        async with asyncio.timeout(MOST):
+            await standby.leading()
+        assert LEASE + loop.time() - began <= MOST
+        assert LEASE + loop.time() - began + await until_owned_by(coordinator, {"alive"}) <= MOST
+        record = await standby.ask(CancelTopology("zeitgeist"))
+        assert isinstance(record, catalog.TopologyRecord)
+        assert record.state == catalog.TOPOLOGY_STATE_CANCELLED
+    await coordinator.close()
