@@ -6,15 +6,17 @@ from collections import Counter
 from typing import Any
 
 from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.recovery import recover
-from millwheel.worker.interval.state import effective_hold
+from millwheel.worker.interval.state import IntervalState, effective_hold
 from millwheel.worker.messages import Opened, OpenedParent
 from tests.interval.programs import Event, Outside, end_of
 from tests.interval.world import World, now_of
 
-__all__ = ["check_counts", "check_order", "check_quiet", "check_soft_state"]
+__all__ = ["check_counts", "check_order", "check_quiet", "check_soft_state", "decoded"]
 
 
 def check_quiet(world: World) -> None:
@@ -62,20 +64,33 @@ def check_soft_state(world: World) -> None:
         mine, theirs = owner.core.state, fresh.state
         assert _states(world, owner.core, config.computation) == _states(world, fresh, config.computation), journal
         for wall in (False, True):
-            assert sorted(mine.timers[wall].items()) == sorted(theirs.timers[wall].items()), journal
+            assert _timers(world, mine, wall) == _timers(world, theirs, wall), journal
         assert mine.holds == theirs.holds
         assert mine.floors.rows() == theirs.floors.above(mine.watermark).rows()
         assert theirs.watermark <= mine.watermark
         assert all(key in config.keys for key in _producers(theirs)), "productions are sent by who has their key"
         stored = Counter(_productions(theirs))
         assert not Counter(_productions(mine)) - stored, "every production that is pending is stored"
-        held = [effective_hold(one, wall) for wall in (False, True) for _, _, one in mine.timers[wall].items()]
-        expected = [*mine.holds.values(), *(hold for hold in held if hold is not None)]
-        assert theirs.hold_times.min() == min(expected, default=MAX_TIMESTAMP)
-        assert mine.hold_times.min() <= theirs.hold_times.min()
+        held = [effective_hold(one[2], wall) for wall in (False, True) for one in _timers(world, mine, wall)]
+        expected = min([*mine.holds.values(), *(hold for hold in held if hold is not None)], default=MAX_TIMESTAMP)
+        assert theirs.hold_times.min() <= expected
+        assert mine.hold_times.min() <= expected
+        if not theirs.far:
+            assert theirs.hold_times.min() == expected
         counts, stored_counts = mine.counts, theirs.counts
         if mine.committed == head.commit:
             assert (counts.records, counts.dead_letters) == (stored_counts.records, stored_counts.dead_letters)
+
+
+def _timers(world: World, state: IntervalState, wall: bool) -> list[tuple[bytes, str, TimerSetting]]:
+    """What counts of one domain, in memory and in the store."""
+    found = list(state.timers[wall].items())
+    for part in state.far.of_domain(wall):
+        (blob,) = now_of(world.store.read_parts(state.config.journal, [part.rows]))
+        rows = state.far.standing(decode_part(blob, list[TimerRow], "far part"))
+        found += [(row[0], row[2], TimerSetting._make(row[3:])) for row in rows]
+    assert len({(key, tag) for key, tag, _ in found}) == len(found), "one copy counts of each timer"
+    return sorted(found)
 
 
 def _opened(world: World, journal: str) -> Opened:
@@ -105,7 +120,8 @@ def _producers(state: Any) -> set[bytes]:
     return {row[1] for row in [*state.outbox.snapshot(), *(row for _, row in state.outbox.inherited_snapshot())]}
 
 
-def _decoded(world: World, computation: str) -> dict[str, Any]:
+def decoded(world: World, computation: str) -> dict[str, Any]:
+    """Every key's state, decoded."""
     found: dict[str, Any] = {}
     for _, journal in world.slots[computation]:
         core = world.current[journal].core
@@ -118,10 +134,10 @@ def _decoded(world: World, computation: str) -> dict[str, Any]:
 def check_counts(world: World, outside: Outside, events: list[Event]) -> None:
     """Each event counts once: in its key's log, in its group's, in its window; timers fire once each (G1, G6)."""
     good = [event for event in events if event.kind != "poison"]
-    logs = _decoded(world, "mapper")
+    logs = decoded(world, "mapper")
     for key in {event.key for event in good}:
         assert sorted(logs[key].names) == sorted(str(event.number) for event in good if event.key == key), key
-    groups = _decoded(world, "counter")
+    groups = decoded(world, "counter")
     assert [wrong for seen in [*logs.values(), *groups.values()] for wrong in seen.wrong] == []
     for group in {event.group for event in good}:
         assert sorted(groups[group].names) == sorted(str(event.number) for event in good if event.group == group), group
@@ -147,6 +163,6 @@ def check_counts(world: World, outside: Outside, events: list[Event]) -> None:
 
 def check_order(world: World, events: list[Event]) -> None:
     """Where the injector's deliveries arrive in order, each key's records are processed in order (G5)."""
-    for key, log in _decoded(world, "mapper").items():
+    for key, log in decoded(world, "mapper").items():
         mine = [str(event.number) for event in events if event.key == key and event.kind != "poison"]
         assert log.names == mine

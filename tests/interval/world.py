@@ -78,6 +78,8 @@ SMALL = Settings(
     flush_interval=7,
     checkpoint_entries=4,
     timer_part=2,
+    timers_kept=2,
+    timer_lead=3,
     async_hooks=2,
 )
 
@@ -456,8 +458,12 @@ class World:
     def _read_parts(self, owner: Owner, one: ReadSegments) -> None:
         try:
             blobs = [now_of(self.store.read_parts(one.elsewhere.get(p, one.journal), [p]))[0] for p in one.parts]
-        except CorruptValueError as error:
-            self.tasks.append(Task(owner, PartsMissing(one.parts, error.where, error.why)))
+        except (CorruptValueError, JournalMissingError) as error:
+            if owner is not self.current.get(owner.journal):
+                # Its successor has let go of them.
+                self._gone(owner, error)
+                return
+            self.tasks.append(Task(owner, PartsMissing(one.parts, one.journal, str(error))))
         else:
             self.tasks.append(Task(owner, PartsRead(dict(zip(one.parts, blobs, strict=True)))))
 

@@ -148,6 +148,10 @@ class Front:
             return {}
         return {id_: half for id_, half in zip(ids, known, strict=True) if half in found}
 
+    def may_have(self, half: int) -> bool:
+        """Whether a segment may have this half."""
+        return any(half in generation.filter for generation in self._generations)
+
     def adopt(self, other: Front) -> None:
         """Cover what ``other`` covers, in filters of our own."""
         for generation in other._generations:

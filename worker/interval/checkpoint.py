@@ -18,7 +18,9 @@ from enum import Enum
 from typing import Any, Final
 
 from millwheel.store.contract import PartId, StateRow
-from millwheel.worker.interval.entry import FORMAT, BaseMeta, encode_part
+from millwheel.worker.interval.entry import FORMAT, BaseMeta, TimerRow, encode_part
+from millwheel.worker.interval.parts import numbered
+from millwheel.worker.interval.spilling import Spilling
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.judging import SEGMENT_PART
 from millwheel.worker.messages import (
@@ -33,24 +35,32 @@ from millwheel.worker.messages import (
 
 __all__ = [
     "DEDUP_PART",
+    "HOLDS_PART",
     "INHERITED_PART",
     "META_PART",
     "OUTBOX_PART",
     "SEGMENT_PART",
     "TIMERS_PART",
+    "VOIDS_PART",
     "Checkpointer",
     "Needs",
 ]
 
 META_PART: Final = "meta"
+HOLDS_PART: Final = "holds"
 TIMERS_PART: Final = "timers"
+"""Those in memory; the others are in far parts."""
+VOIDS_PART: Final = "voids"
+"""What is void of the far parts."""
 OUTBOX_PART: Final = "outbox"
 INHERITED_PART: Final = "inherited"
 """Productions that parents made: while the committed head names such a part, their sequences must live."""
 DEDUP_PART: Final = "dedup"
 
 _OUTBOX_ROWS: Final = 5_000
-"""Productions in one part."""
+"""Productions in one part, at most."""
+_SMALL_ROWS: Final = 50_000
+"""Holds or voids in one part, at most."""
 
 _ROUNDS: Final = 3
 """Bases that are written for a successor-to-be, at most, while work goes on."""
@@ -75,6 +85,7 @@ class Checkpointer:
 
     def __init__(self, state: IntervalState) -> None:
         self.state = state
+        self.spilling = Spilling(state)
         self._number = 0
         self._flush: tuple[int, int, list[tuple[bytes, int, bytes]]] | None = None
         """The flush in flight: its number, the commit that it was taken at, its rows."""
@@ -102,6 +113,7 @@ class Checkpointer:
     def after_commit(self, now: int, entry_bytes: int) -> list[Instruction]:
         """A commit is acknowledged and none is in flight: capture what is due."""
         self.journal_bytes += entry_bytes
+        self.spilling.let_go()
         return self._capture_rows(now) + self._capture_base()
 
     def next_alarm(self, now: int) -> int | None:
@@ -149,6 +161,7 @@ class Checkpointer:
         due = (
             state.committed - state.floor >= settings.checkpoint_entries
             or self.journal_bytes >= settings.checkpoint_bytes
+            or (state.committed - state.floor >= settings.checkpoint_entries // 16 and self.spilling.overflowing)
         )
         if not due or self._parts is not None or self._base is not None or self._named is not None:
             return []
@@ -156,33 +169,29 @@ class Checkpointer:
 
     def _write_base(self) -> list[Instruction]:
         state = self.state
-        blobs, kept = self._base_blobs()
+        near, far, kept_far = self.spilling.capture()
+        blobs, kept = self._base_blobs(near)
         config = state.config
-        parts = {PartId(name, config.sequencer, state.committed): blob for name, blob in blobs.items()}
+        parts = {PartId(name, config.sequencer, state.committed): blob for name, blob in blobs.items()} | far
+        kept += kept_far
         self._number += 1
         self._parts = (self._number, state.committed, tuple(sorted([*parts, *kept])))
         self.journal_bytes = 0
         return [WriteParts(config.journal, self._number, parts)]
 
-    def _base_blobs(self) -> tuple[dict[str, bytes], list[PartId]]:
+    def _base_blobs(self, timers: list[TimerRow]) -> tuple[dict[str, bytes], list[PartId]]:
         """The base parts as of the last commit, and the older parts that stay valid (sealed id segments)."""
         state = self.state
         counts = state.counts
         totals = (counts.records, counts.duplicates, counts.late, counts.dead_letters)
-        holds, floors = list(state.holds.items()), state.floors.above(state.watermark).rows()
-        meta = BaseMeta(FORMAT, state.watermark, state.wall, state.output, holds, totals, True, floors)
+        floors = state.floors.above(state.watermark).rows()
+        meta = BaseMeta(FORMAT, state.watermark, state.wall, state.output, totals, floors)
         blobs = {META_PART: encode_part(meta)}
-        timers = [
-            (key, wall, tag, *setting) for wall, table in state.timers.items() for key, tag, setting in table.items()
-        ]
-        for at in range(0, len(timers), state.settings.timer_part):
-            blobs[f"{TIMERS_PART}/{at}"] = encode_part(timers[at : at + state.settings.timer_part])
-        productions = state.outbox.snapshot()
-        for at in range(0, len(productions), _OUTBOX_ROWS):
-            blobs[f"{OUTBOX_PART}/{at}"] = encode_part(productions[at : at + _OUTBOX_ROWS])
-        inherited = state.outbox.inherited_snapshot()
-        for at in range(0, len(inherited), _OUTBOX_ROWS):
-            blobs[f"{INHERITED_PART}/{at}"] = encode_part(inherited[at : at + _OUTBOX_ROWS])
+        blobs |= numbered(HOLDS_PART, list(state.holds.items()), _SMALL_ROWS)
+        blobs |= numbered(TIMERS_PART, timers, state.settings.timer_part)
+        blobs |= numbered(VOIDS_PART, state.far.void_rows(), _SMALL_ROWS)
+        blobs |= numbered(OUTBOX_PART, state.outbox.snapshot(), _OUTBOX_ROWS)
+        blobs |= numbered(INHERITED_PART, state.outbox.inherited_snapshot(), _OUTBOX_ROWS)
         snapshot = state.dedup.snapshot()
         for number, blob in enumerate(snapshot.blobs):
             blobs[f"{DEDUP_PART}/{number}"] = blob
@@ -220,6 +229,7 @@ class Checkpointer:
         self._collected = []
         state.floor, state.parts = self._named
         self._named = None
+        self.spilling.named()
         if self.needs is not Needs.NOTHING:
             self.needs = self._needed()
         journal = state.config.journal

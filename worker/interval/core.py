@@ -23,6 +23,7 @@ from millwheel.sdk.context import OutputBinding
 from millwheel.worker.interval.checkpoint import Checkpointer, Needs
 from millwheel.worker.interval.commits import Commits
 from millwheel.worker.interval.failures import Failures
+from millwheel.worker.interval.far import is_far
 from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.parking import Parking
 from millwheel.worker.interval.receiving import Receiving
@@ -142,10 +143,9 @@ class IntervalCore:
         if self.phase is not Phase.SERVING:
             return None
         state = self.state
-        ring = state.timers[True].next_time()
-        if ring is not None and ring <= state.wall:
-            # Due, it waits for an event: its key's, or the commit's.
-            ring = None
+        # What is due waits for an event: its key's, the commit's, or that of the part that it is in.
+        rings = (state.timers[True].next_time(), state.far.first(True))
+        ring = min((at for at in rings if at is not None and at > state.wall), default=None)
         # Of an interval that stands still nothing is tried again.
         retry = None if self._parking.stopped else state.intake.next_retry()
         alarms = (ring, retry, self._commits.next_alarm())
@@ -241,9 +241,14 @@ class IntervalCore:
         return []
 
     def _on_parts_missing(self, event: PartsMissing) -> list[Instruction]:
+        if is_far(event.parts):
+            self._checkpoints.spilling.missing(event)
         return self._receiving.segments_missing(event)
 
     def _on_parts_read(self, event: PartsRead) -> list[Instruction]:
+        if is_far(event.blobs):
+            self._checkpoints.spilling.read(event)
+            return []
         return self._receiving.segments_read(event)
 
     def _on_sequence_checked(self, event: SequenceChecked) -> list[Instruction]:
@@ -263,6 +268,8 @@ class IntervalCore:
         state, runner, commits = self.state, self._runner, self._commits
         if state.cells.bytes_held > state.cells.limit_bytes:
             state.cells.evict(_Busy(runner, state), state.next_timer)
+        if state.far:
+            out.extend(self._checkpoints.spilling.pump())
         while True:
             self._advance_watermark()
             held = self._checkpoints.releasing
@@ -285,9 +292,9 @@ class IntervalCore:
     def _run(self) -> None:
         state, runner = self.state, self._runner
         self._parking.resume_ready()
-        self._firing.run_due(False, state.watermark)
-        self._firing.run_due(True, state.wall)
-        if state.intake.line and not runner.full():
+        self._firing.run_due(False, state.due_until(False))
+        self._firing.run_due(True, state.due_until(True))
+        if state.intake.line and not runner.full() and not state.behind:
             outbox, settings = state.outbox, state.settings
             runner.run_line(
                 outbox.records < settings.outbox_records
@@ -319,6 +326,7 @@ class IntervalCore:
         for value, kind in (
             (state.outbox.pending.min(), HoldKind.HOLD_KIND_PRODUCTION),
             (state.timers[False].next_time(), HoldKind.HOLD_KIND_TIMER),
+            (state.far.first(False), HoldKind.HOLD_KIND_TIMER),
             (state.hold_times.min(), HoldKind.HOLD_KIND_STATE),
         ):
             if value is not None and value < output:

@@ -19,6 +19,7 @@ __all__ = [
     "InheritedRow",
     "ProductionRow",
     "TimerRow",
+    "VoidRow",
     "decode_entry",
     "decode_part",
     "encode",
@@ -32,6 +33,9 @@ TimerRow = tuple[bytes, bool, str, int, int | None, int, int]
 
 ProductionRow = tuple[int, bytes, str, bytes, int, tuple[tuple[str, bytes], ...], bytes]
 """position, producing key, stream, value, timestamp, [(consumer, key)], opaque id (empty: the position is the id)."""
+
+VoidRow = tuple[bytes, bool, str, int]
+"""key, wall, tag, position: copies of the timer in far parts that were set at positions below it are no more."""
 
 InheritedRow = tuple[str, ProductionRow]
 """A production made before a split or merge: the parent's journal, which is its sequence still, and the row."""
@@ -62,16 +66,13 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 
 
 class BaseMeta(msgspec.Struct, array_like=True, frozen=True):
-    """The base part of everything small: watermarks, holds, totals."""
+    """The base part of everything small: watermarks, totals."""
 
     format: int
     watermark: int
     wall: int
     output: int
-    holds: list[tuple[bytes, int]]
     counts: tuple[int, int, int, int]
-    evicted: bool
-    """Whether rows of keys outside the journal may exist: False lets a cache miss skip the store."""
     floors: list[tuple[bytes, bytes | None, int]] = []
     """First key, end, floor: what keys had been shown before a merge, and the watermark has not passed."""
 

@@ -83,8 +83,8 @@ class Firing:
     def next_due(self, key: bytes) -> TimerItem | None:
         """The timer that a parked key would fire next: its earliest, of one domain and then of the other."""
         state = self.state
-        for wall, upto in ((False, state.watermark), (True, state.wall)):
-            if (found := state.timers[wall].due_of_key(key, upto)) is not None:
+        for wall in (False, True):
+            if (found := state.timers[wall].due_of_key(key, state.due_until(wall))) is not None:
                 return found[0], wall, found[1]
         return None
 

@@ -134,6 +134,8 @@ class Parking:
         item: Item | None = None
         if parked.alone or (self._one_by_one and parked.items):
             item = self.firing.next_due(key) or (parked.items[0] if parked.items else None)
+        if item is not None and len(item) == 2 and self.state.behind:
+            return
         if item is None:
             self.firing.return_postponed(key)
             self.state.intake.unpark(key)

@@ -17,11 +17,13 @@ from millwheel.worker.dedup import Dedup, IdDelta
 from millwheel.worker.interval.cells import CellCache
 from millwheel.worker.interval.checkpoint import (
     DEDUP_PART,
+    HOLDS_PART,
     INHERITED_PART,
     META_PART,
     OUTBOX_PART,
     SEGMENT_PART,
     TIMERS_PART,
+    VOIDS_PART,
 )
 from millwheel.worker.interval.entry import (
     BaseMeta,
@@ -29,11 +31,13 @@ from millwheel.worker.interval.entry import (
     InheritedRow,
     ProductionRow,
     TimerRow,
+    VoidRow,
     decode_entry,
     decode_part,
 )
+from millwheel.worker.interval.far import FAR_PART, FarPart, FarTimers, is_far
 from millwheel.worker.interval.floors import KeyFloors
-from millwheel.worker.interval.state import IntervalState, effective_hold
+from millwheel.worker.interval.state import INDEX_BITS, IntervalState, effective_hold
 from millwheel.worker.messages import Opened, OpenedParent
 
 __all__ = ["recover"]
@@ -119,6 +123,7 @@ def _settle(state: IntervalState, whole: _Whole, productions: Productions) -> No
     for wall, table in state.timers.items():
         holds = (effective_hold(one, wall) for _, _, one in table.items() if wall or one.hold is not None)
         state.hold_times.add_all(hold for hold in holds if hold is not None)
+    state.hold_times.add_all(part.hold for part in state.far.parts.values() if part.hold is not None)
     state.hold_times.add_all(state.holds.values())
 
 
@@ -158,6 +163,8 @@ class _Reader:
             kind, _, name = part.name.partition("/")
             if kind == DEDUP_PART:
                 ids.append(blob)
+            elif kind in (FAR_PART, VOIDS_PART):
+                continue
             elif kind == SEGMENT_PART:
                 what, _, segment = name.partition("/")
                 # The ids' part first, then the filter's.
@@ -167,12 +174,17 @@ class _Reader:
                     filters[segment] = blob
             else:
                 self._restore(kind, blob, f"journal {self._journal}, base part {part.name}")
+        self._far_timers(parts)
         if ids:
             self._whole.dedup = Dedup.restore(self._whole.keys, self._journal, ids, filters)
 
     def _restore(self, kind: str, blob: bytes, where: str) -> None:
         if kind == META_PART:
             self._meta(decode_part(blob, BaseMeta, where))
+        elif kind == HOLDS_PART:
+            keys = self._keys
+            rows = decode_part(blob, list[tuple[bytes, int]], where)
+            self._state.holds.update((key, hold) for key, hold in rows if keys is None or key in keys)
         elif kind == TIMERS_PART:
             self._load_timers(decode_part(blob, list[TimerRow], where))
         elif kind == OUTBOX_PART:
@@ -185,11 +197,10 @@ class _Reader:
             raise CorruptValueError(where, "a part of a kind that this version does not know")
 
     def _meta(self, meta: BaseMeta) -> None:
-        whole, keys = self._whole, self._keys
+        whole = self._whole
         whole.watermark, whole.wall, whole.output = meta.watermark, meta.wall, meta.output
         whole.counts = list(meta.counts)
         whole.floors = meta.floors
-        self._state.holds.update((key, hold) for key, hold in meta.holds if keys is None or key in keys)
 
     def _keep(self, sequence: str, row: ProductionRow) -> None:
         position, producer, stream, value, timestamp, targets, opaque = row
@@ -207,10 +218,33 @@ class _Reader:
         for wall, table in self._state.timers.items():
             table.load((row[0], row[2], make(row[3:])) for row in rows if row[1] is wall)
 
+    def _far_timers(self, parts: dict[PartId, bytes]) -> None:
+        """What is in the store alone stays there, but for a parent's: a child's own base takes that over."""
+        where = f"journal {self._journal}, base part"
+        far = self._state.far if self._keys is None else FarTimers()
+        for part, blob in parts.items():
+            if part.name.startswith(FAR_PART) and not is_far([part]):
+                far.add(FarPart.decode(part, blob, f"{where} {part.name}"))
+        for part, blob in parts.items():
+            if part.name.startswith(VOIDS_PART):
+                for void in decode_part(blob, list[VoidRow], f"{where} {part.name}"):
+                    far.void(*void)
+        if self._keys is not None:
+            for name in far.parts:
+                rows = decode_part(parts[name], list[TimerRow], f"{where} {name.name}")
+                self._load_timers(far.standing(rows))
+
     def _set_timer(self, row: TimerRow) -> None:
         key, wall, tag, at, hold, cause, origin = row
         if self._keys is None or key in self._keys:
-            self._state.timers[wall].set(key, tag, TimerSetting(at, hold, cause, origin))
+            previous = self._state.timers[wall].set(key, tag, TimerSetting(at, hold, cause, origin))
+            if previous is None and self._keys is None and self._state.far:
+                self._state.far.void(key, wall, tag, origin)
+
+    def _clear_timer(self, key: bytes, wall: bool, tag: str, commit: int) -> None:
+        previous = self._state.timers[wall].cancel(key, tag)
+        if previous is None and self._keys is None and self._state.far:
+            self._state.far.void(key, wall, tag, commit << INDEX_BITS)
 
     def _apply(self, number: int, entry: Entry) -> None:
         """Apply one entry: the same changes, in the same order, as when its owner sealed it."""
@@ -226,7 +260,7 @@ class _Reader:
             if hold is not None:
                 state.holds[key] = hold
         for key, wall, tag in entry.timers_cleared:
-            state.timers[wall].cancel(key, tag)
+            self._clear_timer(key, wall, tag, number)
         for row in entry.timers_set:
             self._set_timer(row)
         for production in entry.productions:

@@ -182,6 +182,8 @@ class Sealer:
                 if previous is not None:
                     self._release(previous, wall, sealed)
                     cleared.append((key, wall, tag))
+                elif state.far and state.far.void(key, wall, tag, sealed.commit << INDEX_BITS):
+                    cleared.append((key, wall, tag))
                 continue
             previous = state.timers[wall].get(key, tag)
             hold = setting.hold
@@ -196,6 +198,8 @@ class Sealer:
             if (holds_at := effective_hold(setting, wall)) is not None:
                 state.hold_times.add(holds_at)
             self._release(state.timers[wall].set(key, tag, setting), wall, sealed)
+            if previous is None and state.far:
+                state.far.void(key, wall, tag, origin)
             timers.append((key, wall, tag, setting.at, hold, setting.cause, origin))
 
     def _apply_hold(self, key: bytes, context: Context[Any], sealed: Sealed) -> int | None:

@@ -14,6 +14,7 @@ from millwheel.sdk.context import OutputBinding, Scope, TimerSetting
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval.cells import CellCache
+from millwheel.worker.interval.far import FarTimers
 from millwheel.worker.interval.floors import KeyFloors
 from millwheel.worker.interval.intake import Intake
 from millwheel.worker.interval.outbox import Outbox
@@ -50,6 +51,11 @@ class Settings:
     """Journal beyond the floor after which the base parts are written anew: the most that a takeover replays."""
     timer_part: int = 20_000
     """Timers in one base part, at most."""
+    timers_kept: int = 100_000
+    """Timers of one time domain in memory, about (of the order of 900 bytes each): from twice as many on the farthest
+    go to the store."""
+    timer_lead: int = 10_000_000
+    """How long before they are due timers are read from the store, if there is room for them."""
     async_hooks: int = 256
     """Asynchronous hooks that run at once, at most."""
 
@@ -103,6 +109,8 @@ class IntervalState:
         self.dedup = Dedup(config.keys, config.journal)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)
         self.timers = {False: TimerTable(), True: TimerTable()}
+        self.far = FarTimers()
+        """Timers that are in the store alone."""
         self.holds: dict[bytes, int] = {}
         self.hold_times = MinTracker()
         """The holds of keys and of timers that state one, and those released by commits still in flight."""
@@ -132,6 +140,19 @@ class IntervalState:
     def watermark_of(self, key: bytes) -> int:
         """The input watermark as ``key`` is shown it: it stands where it stood before a merge, if that was higher."""
         return max(self.watermark, self.floors.of(key)) if self.floors else self.watermark
+
+    def due_until(self, wall: bool) -> int:
+        """Up to which time timers may fire: none before one that is in the store still (G5)."""
+        limit = self.wall if wall else self.watermark
+        if self.far and (first := self.far.first(wall)) is not None:
+            return min(first, limit)
+        return limit
+
+    @property
+    def behind(self) -> bool:
+        """Whether watermark timers are due that are in the store still: they fire before any more records."""
+        first = self.far.first(False)
+        return first is not None and first <= self.watermark
 
     def set_floors(self, floors: KeyFloors) -> None:
         """What keys had been shown before a merge, as far as the watermark has not passed it."""

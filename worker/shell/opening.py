@@ -22,6 +22,7 @@ from millwheel.store.contract import (
     StateStore,
     StoreUnavailableError,
 )
+from millwheel.worker.interval.far import is_far
 from millwheel.worker.judging import SEGMENT_PART
 from millwheel.worker.messages import FenceJournal, Opened, OpenedParent, Parent
 
@@ -38,8 +39,8 @@ ReadAhead = dict[tuple[str, PartId], bytes]
 
 
 def needed_parts(parts: Sequence[PartId]) -> list[PartId]:
-    """Those of the parts named by a head that a takeover reads."""
-    return [part for part in parts if not part.name.startswith(_UNREAD)]
+    """Those of the parts named by a head that a takeover reads: neither id segments nor far timers."""
+    return [part for part in parts if not part.name.startswith(_UNREAD) and not is_far([part])]
 
 
 class Opener:
@@ -114,6 +115,11 @@ class Opener:
         if head.sequencer != TERMINAL_SEQUENCER:
             head = await self._sealed(parent)
         parts, entries = await self._read(parent.journal, head)
+        # A child takes its parents' far timers into its own base, cut to its keys.
+        far = [part for part in head.parts if is_far([part])]
+        if far:
+            blobs = await self._certain(lambda: self._store.read_parts(parent.journal, far))
+            parts.update(zip(far, blobs, strict=True))
         return OpenedParent(parent, head, parts, entries)
 
     async def _read(self, journal: str, head: JournalHead) -> tuple[dict[PartId, bytes], list[bytes]]:
