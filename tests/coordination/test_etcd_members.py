@@ -154,13 +154,13 @@ async def test_without_a_quorum_calls_fail_in_time_and_all_goes_on_when_it_is_ba
 
 
 async def test_a_member_that_stands_still_is_left_for_another(members: EtcdCluster) -> None:
-    async with opened(members, "pause", timeout=6.0) as coordinator:
+    async with opened(members, "pause", timeout=20.0) as coordinator:
         await coordinator.transact([], [Put("n", b"0")])
         for number in range(3):
             members.pause(number)
             began = time.monotonic()
             assert (await coordinator.get("n")) is not None
-            assert time.monotonic() - began < 6
+            assert time.monotonic() - began < 15
             members.resume(number)
 
 

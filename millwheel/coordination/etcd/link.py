@@ -139,7 +139,7 @@ class Link:
             endpoint = self._current()
             # A member that has lost its leader may let a call wait for as long as it lasts, as one that hangs does:
             # attempts begin short, and grow for those that take their time. What may not be repeated has one chance.
-            share = min(left, _FIRST_ATTEMPT * 2**attempts) if repeatable else left
+            share = min(left, _FIRST_ATTEMPT * 2 ** (attempts // 2)) if repeatable else left
             attempts += 1
             try:
                 if not await endpoint.connected(min(left, _FIRST_ATTEMPT)):
