@@ -300,6 +300,16 @@ class Catalog:
         injectors = (injector_sender(stream),) if spec is not None and spec.injected else ()
         return self.producers(stream) + injectors
 
+    def injector_lives(self) -> dict[str, tuple[tuple[str, int], ...]]:
+        """By the injectors of each stream, which topologies take them: a stream that came back has others."""
+        found: dict[str, tuple[tuple[str, int], ...]] = {}
+        for name, record in self.live_topologies():
+            for stream in record.spec.streams:
+                if stream.injected:
+                    sender = injector_sender(stream.name)
+                    found[sender] = (*found.get(sender, ()), (name, record.submitted_at_us))
+        return found
+
     def consumers(self, stream: str) -> tuple[Consumer, ...]:
         """Everyone that a record of ``stream`` goes to: computations of topologies not yet drained, and its log."""
         found = []

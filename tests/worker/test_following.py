@@ -12,6 +12,7 @@ from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.catalog import Catalog
 from millwheel.core.catalog_keys import worker_key
 from millwheel.core.keys import ALL_KEYS, KeyInterval
+from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.messages import SenderWatermarks
 from millwheel.worker.shell.follower import follow
@@ -69,4 +70,26 @@ async def test_g1_who_comes_later_is_told_the_sequencers_behind_the_values_it_co
     known = following.known()
     assert known.values == {"weak.1": 9}
     assert {name: dict(members) for name, members in known.sequencers.items()} == {"weak.1": {left: 4, right: 2}}
+    await following.close()
+
+
+async def test_g7_what_was_heard_of_a_streams_injectors_is_nothing_to_its_next_life_5_2() -> None:
+    """Cancelled and submitted again in one jump of the catalog: the same sender, and plus infinity was kept of it."""
+    updates: asyncio.Queue[Watermarks] = asyncio.Queue()
+    told: list[SenderWatermarks] = []
+
+    async def watch(senders: Iterable[str]) -> AsyncIterator[Watermarks]:
+        while True:
+            yield await updates.get()
+
+    following = SenderWatch(watch, told.append)
+    senders = frozenset({"injector/s", "count.1"})
+    first, second = {"injector/s": (("t", 5),)}, {"injector/s": (("t", 9),)}
+    following.follow(senders, first)
+    updates.put_nowait({"injector/s": (MAX_TIMESTAMP, [("p", 3)]), "count.1": (7, [(ALL_KEYS, 4)])})
+    await until(lambda: told)
+    following.follow(senders, dict(first))
+    assert following.known().values == {"injector/s": MAX_TIMESTAMP, "count.1": 7}
+    following.follow(senders, second)
+    assert following.known().values == {"count.1": 7}
     await following.close()

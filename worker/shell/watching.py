@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Final
 
 from millwheel.core.keys import KeyInterval
@@ -34,6 +35,7 @@ class SenderWatch:
         self._watch = watch
         self._tell = tell
         self._senders: frozenset[str] = frozenset()
+        self._lives: dict[str, object] = {}
         self._heard = HeardWatermarks()
         self._task: asyncio.Task[None] | None = None
 
@@ -41,12 +43,18 @@ class SenderWatch:
         """What was broadcast so far, for a host that is new: updates to come name only the sequencers that are new."""
         return self._heard.update()
 
-    def follow(self, senders: frozenset[str]) -> None:
-        """Listen to exactly these from now on."""
-        if senders == self._senders:
+    def follow(self, senders: frozenset[str], lives: Mapping[str, object] = MappingProxyType({})) -> None:
+        """Listen to exactly these from now on.
+
+        ``lives``: by sender whose name may come back, what tells its lives apart. What was heard of one life is nothing
+        to the next, whether or not it was seen here that there was a time between them (G7).
+        """
+        before, self._lives = self._lives, {sender: lives[sender] for sender in senders & lives.keys()}
+        same = {sender for sender in senders if before.get(sender) == self._lives.get(sender)}
+        if senders == self._senders and same == senders:
             return
         self._senders = senders
-        self._heard.keep(senders)
+        self._heard.keep(same)
         if self._task is not None:
             self._task.cancel()
         self._task = asyncio.get_running_loop().create_task(self._run(senders)) if senders else None

@@ -314,7 +314,8 @@ class Worker:
         for hosted in self.hosted.values():
             hosted.channel.hurry()
         self._watch.follow(
-            frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values()))
+            frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values())),
+            self.catalog.injector_lives(),
         )
         await self._close_peers()
         await asyncio.gather(*stopping)
