@@ -8,7 +8,20 @@ from typing import Annotated
 
 import typer
 
-from millwheel.cli import cluster, config, injector, interval, key, roles, server, stream, topology, version, watermark
+from millwheel.cli import (
+    cluster,
+    computation,
+    config,
+    injector,
+    interval,
+    key,
+    roles,
+    server,
+    stream,
+    topology,
+    version,
+    watermark,
+)
 from millwheel.cli.failing import exit_code_of, explain
 from millwheel.rpc.security import ENVIRONMENT, TlsFiles, use_tls
 
@@ -43,6 +56,7 @@ def _connections(
 
 app.add_typer(server.app, name="server")
 app.add_typer(topology.app, name="topology")
+app.add_typer(computation.app, name="computation")
 app.add_typer(stream.app, name="stream")
 app.add_typer(watermark.app, name="watermark")
 app.add_typer(key.app, name="key")

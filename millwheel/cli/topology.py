@@ -1,4 +1,4 @@
-"""``millwheel topology``: submit, validate, list, describe, graph, drain, cancel."""
+"""``millwheel topology``: submit, update, validate, list, describe, graph, pause, resume, drain, cancel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import Problem, TopologyError
 
-__all__ = ["app"]
+__all__ = ["app", "wait_for_update"]
 
 app = typer.Typer(help="Topologies: from submission to their end.", no_args_is_help=True)
 
@@ -69,10 +69,66 @@ def submit(
 
 
 @app.command()
+def update(
+    target: Target,
+    include: Include = None,
+    wait: Annotated[
+        float, typer.Option(min=0.0, help="Seconds to wait until all owners run the new version; 0 returns at once.")
+    ] = 0.0,
+    expected_version: Annotated[
+        int, typer.Option(min=0, help="Refuse if the topology has another version by now; 0: whatever it has.")
+    ] = 0,
+    request_id: Annotated[
+        str, typer.Option(help="The same id again is the same update, for scripts that try again.")
+    ] = "",
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Make a running topology a new version of itself, while the rest runs on.
+
+    Computations that stay keep their state; one whose state's type has changed must say how old states are read, by
+    state_version and migrate. New ones begin with what comes from now on. Removed ones deliver what they had produced,
+    and their state is given up.
+    """
+    packaged = load(target, include or ())
+    spec = packaged.spec()
+
+    async def work() -> catalog.TopologyRecord:
+        async with ControlClient(address, deadline=timeout) as client:
+            await client.upload_package(packaged.package.digest, packaged.package.data)
+            record = await client.update(spec, request_id, expected_version)
+            return await wait_for_update(client, record, wait) if wait else record
+
+    _print_record(asyncio.run(work()), output)
+
+
+async def wait_for_update(client: ControlClient, record: catalog.TopologyRecord, wait: float) -> catalog.TopologyRecord:
+    """Return when nothing is left to be done of a topology's updates; RequestError after ``wait`` seconds."""
+    name, end = record.spec.name, time.monotonic() + wait
+    while True:
+        found = await client.get_topology(name)
+        waits = found.topology.switching or found.topology.leaving
+        if not waits or found.topology.version != record.version:
+            return found.topology
+        if time.monotonic() >= end:
+            raise RequestError(
+                FailureCode.DEADLINE_EXCEEDED,
+                f"topology {name!r} still changes to version {record.version} after {wait:g} s, waiting for "
+                + ("; ".join(found.waiting_for) or "the master"),
+                "it goes on changing; `millwheel topology describe` shows how far it is",
+            )
+        await asyncio.sleep(_POLL_SECONDS / 5)
+
+
+@app.command()
 def validate(
     target: Target,
     include: Include = None,
     remote: Annotated[bool, typer.Option("--remote", help="Check against what runs in the cluster, too.")] = False,
+    as_update: Annotated[
+        bool, typer.Option("--update", help="Check it as a new version of the one that runs in the cluster.")
+    ] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
@@ -80,8 +136,8 @@ def validate(
     """Show everything wrong with a topology; nothing runs. Exit code 5 if there is anything."""
     packaged = load(target, include or ())
     problems = packaged.topology.validate()
-    if not problems and remote:
-        problems = asyncio.run(_remote_problems(packaged.spec(), address, timeout))
+    if not problems and (remote or as_update):
+        problems = asyncio.run(_remote_problems(packaged.spec(), as_update, address, timeout))
     if output is not OutputFormat.TABLE:
         print_plain([{"where": one.where, "message": one.message} for one in problems], output)
         raise typer.Exit(ExitCode.INVALID if problems else ExitCode.OK)
@@ -90,9 +146,9 @@ def validate(
     print(f"topology {packaged.topology.name} is valid")
 
 
-async def _remote_problems(spec: specs.TopologySpec, address: str, timeout: float) -> list[Problem]:
+async def _remote_problems(spec: specs.TopologySpec, update: bool, address: str, timeout: float) -> list[Problem]:
     async with ControlClient(address, deadline=timeout) as client:
-        return await client.validate(spec)
+        return await client.validate(spec, update=update)
 
 
 @app.command("list")
@@ -141,6 +197,38 @@ def graph(
 
 
 @app.command()
+def pause(
+    name: Name,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Stop a topology's processing; state, timers and everything pending are kept until it is resumed."""
+
+    async def work() -> catalog.TopologyRecord:
+        async with ControlClient(address, deadline=timeout) as client:
+            return await client.pause(name)
+
+    _print_record(asyncio.run(work()), output)
+
+
+@app.command()
+def resume(
+    name: Name,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Let a paused topology go on where it stopped."""
+
+    async def work() -> catalog.TopologyRecord:
+        async with ControlClient(address, deadline=timeout) as client:
+            return await client.resume(name)
+
+    _print_record(asyncio.run(work()), output)
+
+
+@app.command()
 def drain(
     name: Name,
     wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for its end; 0 returns at once.")] = 0.0,
@@ -174,6 +262,9 @@ async def _drain(name: str, wait: float, address: str, timeout: float) -> catalo
 def cancel(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    request_id: Annotated[
+        str, typer.Option(help="The same id again ends nothing that has the name since, for scripts that try again.")
+    ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
@@ -184,7 +275,7 @@ def cancel(
 
     async def work() -> catalog.TopologyRecord:
         async with ControlClient(address, deadline=timeout) as client:
-            return await client.cancel(name)
+            return await client.cancel(name, request_id)
 
     _print_record(asyncio.run(work()), output)
 

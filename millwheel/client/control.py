@@ -51,8 +51,8 @@ class ControlClient:
     of them stands by names the leader.
 
     ``patience``: for how many seconds a call that fails in passing (no leader, no connection) is tried again;
-    0 fails at once. Submissions and changes of intervals carry a request id, so that trying again repeats nothing; all
-    else may be done twice, though a cancellation that is tried again also ends what took its topology's name meanwhile.
+    0 fails at once. What changes topologies or intervals carries a request id, so that trying again repeats nothing;
+    all else may be done twice.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class ControlClient:
         answer = await self._call(lambda: self._topologies().SubmitTopology(request, timeout=self._deadline))
         return answer.topology
 
-    async def validate(self, spec: specs.TopologySpec) -> list[Problem]:
-        """Everything wrong with a topology, beside those that run; changes nothing."""
-        request = control.ValidateTopologyRequest(spec=spec)
+    async def validate(self, spec: specs.TopologySpec, *, update: bool = False) -> list[Problem]:
+        """Everything wrong with a topology, beside those that run, or with an update of one; changes nothing."""
+        request = control.ValidateTopologyRequest(spec=spec, update=update)
         answer = await self._call(lambda: self._topologies().ValidateTopology(request, timeout=self._deadline))
         return [Problem(problem.where, problem.message) for problem in answer.problems]
 
@@ -134,9 +134,32 @@ class ControlClient:
         request = control.DrainTopologyRequest(name=name, request_id=uuid4().hex)
         return (await self._call(lambda: self._topologies().DrainTopology(request, timeout=self._deadline))).topology
 
-    async def cancel(self, name: str) -> catalog.TopologyRecord:
+    async def update(
+        self, spec: specs.TopologySpec, request_id: str = "", expected_version: int = 0
+    ) -> catalog.TopologyRecord:
+        """Make a new version of a running or paused topology; its packages are uploaded.
+
+        Returns as soon as it is decided; :meth:`get_topology` tells what it waits for. RequestError (ABORTED) unless
+        it has ``expected_version`` (0: whatever it has); everything wrong with it is in the error's ``problems``.
+        """
+        request = control.UpdateTopologyRequest(
+            spec=spec, request_id=request_id or uuid4().hex, expected_version=expected_version
+        )
+        return (await self._call(lambda: self._topologies().UpdateTopology(request, timeout=self._deadline))).topology
+
+    async def pause(self, name: str) -> catalog.TopologyRecord:
+        """Take the owners from a topology's intervals; state, timers and everything pending are kept."""
+        request = control.PauseTopologyRequest(name=name, request_id=uuid4().hex)
+        return (await self._call(lambda: self._topologies().PauseTopology(request, timeout=self._deadline))).topology
+
+    async def resume(self, name: str) -> catalog.TopologyRecord:
+        """Let a paused topology go on."""
+        request = control.ResumeTopologyRequest(name=name, request_id=uuid4().hex)
+        return (await self._call(lambda: self._topologies().ResumeTopology(request, timeout=self._deadline))).topology
+
+    async def cancel(self, name: str, request_id: str = "") -> catalog.TopologyRecord:
         """Stop a topology at once, and give up its state."""
-        request = control.CancelTopologyRequest(name=name, request_id=uuid4().hex)
+        request = control.CancelTopologyRequest(name=name, request_id=request_id or uuid4().hex)
         return (await self._call(lambda: self._topologies().CancelTopology(request, timeout=self._deadline))).topology
 
     # Intervals.

@@ -1,0 +1,149 @@
+"""``millwheel computation``: add and remove, while the rest of a topology runs: an update of one computation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import typer
+
+from millwheel.cli.loading import load
+from millwheel.cli.naming import split_place
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.output import OutputFormat, print_plain
+from millwheel.cli.records import state_name, summarize_topology
+from millwheel.cli.topology import wait_for_update
+from millwheel.client.control import ControlClient
+from millwheel.core.catalog import outputs_of
+from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.errors import did_you_mean
+
+__all__ = ["added", "app", "removed"]
+
+app = typer.Typer(help="Computations: they come and go while the rest of a topology runs.", no_args_is_help=True)
+
+Place = Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.")]
+Include = Annotated[list[str] | None, typer.Option("--include", help="A further module to package. May be repeated.")]
+Wait = Annotated[float, typer.Option(min=0.0, help="Seconds to wait until it is done; 0 returns at once.")]
+
+
+@app.callback()
+def _verbs() -> None:
+    """Computations: they come and go while the rest of a topology runs."""
+
+
+@app.command()
+def add(
+    place: Place,
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:ATTR", help="A topology that has it: package.module:attr or file.py:attr.")
+    ],
+    include: Include = None,
+    wait: Wait = 0.0,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Add a computation of a topology's new version; the others keep running the code that they have.
+
+    It gets what comes from now on, and begins without state.
+    """
+    topology, computation = split_place(place)
+    packaged = load(target, include or ())
+    offered = packaged.spec()
+
+    async def work(client: ControlClient) -> catalog.TopologyRecord:
+        running = (await client.get_topology(topology)).topology
+        spec = added(running.spec, offered, computation)
+        await client.upload_package(packaged.package.digest, packaged.package.data)
+        return await client.update(spec, expected_version=running.version)
+
+    _run(work, wait, output, address, timeout)
+
+
+@app.command()
+def remove(
+    place: Place,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    wait: Wait = 0.0,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Remove a computation: it delivers what it had produced; its state and what is due to it are given up."""
+    topology, computation = split_place(place)
+    if not yes:
+        typer.confirm(f"Remove computation {place}, and delete its state for good?", abort=True, err=True)
+
+    async def work(client: ControlClient) -> catalog.TopologyRecord:
+        running = (await client.get_topology(topology)).topology
+        return await client.update(removed(running.spec, computation), expected_version=running.version)
+
+    _run(work, wait, output, address, timeout)
+
+
+def added(running: specs.TopologySpec, offered: specs.TopologySpec, name: str) -> specs.TopologySpec:
+    """``running`` with the computation ``name`` of ``offered``, which brings its code and its streams."""
+    found = next((one for one in offered.computations if one.name == name), None)
+    if found is None:
+        hint = did_you_mean(name, [one.name for one in offered.computations])
+        raise RequestError(
+            FailureCode.NOT_FOUND, f"the given topology {offered.name!r} has no computation {name!r}{hint}"
+        )
+    if any(one.name == name for one in running.computations):
+        raise RequestError(
+            FailureCode.ALREADY_EXISTS,
+            f"topology {running.name!r} has a computation {name!r} already",
+            "change it by `millwheel topology update`",
+        )
+    spec = specs.TopologySpec()
+    spec.CopyFrom(running)
+    spec.computations.append(found)
+    spec.computations[-1].code.CopyFrom(offered.code)
+    known = {stream.name for stream in spec.streams}
+    spec.streams.extend(one for one in offered.streams if one.name in _streams(found) and one.name not in known)
+    return spec
+
+
+def removed(running: specs.TopologySpec, name: str) -> specs.TopologySpec:
+    """``running`` without the computation ``name``, and without the streams that nothing else names."""
+    spec = specs.TopologySpec()
+    spec.CopyFrom(running)
+    gone = next((one for one in spec.computations if one.name == name), None)
+    if gone is None:
+        hint = did_you_mean(name, [one.name for one in running.computations])
+        raise RequestError(FailureCode.NOT_FOUND, f"topology {running.name!r} has no computation {name!r}{hint}")
+    alone = _streams(gone)
+    spec.computations.remove(gone)
+    alone = alone.difference(*map(_streams, spec.computations))
+    kept = [stream for stream in spec.streams if stream.injected or stream.name not in alone]
+    del spec.streams[:]
+    spec.streams.extend(kept)
+    return spec
+
+
+def _streams(computation: specs.ComputationSpec) -> set[str]:
+    return {edge.stream for edge in computation.inputs} | set(outputs_of(computation))
+
+
+def _run(
+    work: Callable[[ControlClient], Awaitable[catalog.TopologyRecord]],
+    wait: float,
+    output: OutputFormat,
+    address: str,
+    timeout: float,
+) -> None:
+    async def run() -> catalog.TopologyRecord:
+        async with ControlClient(address, deadline=timeout) as client:
+            record = await work(client)
+            return await wait_for_update(client, record, wait) if wait else record
+
+    record = asyncio.run(run())
+    if output is OutputFormat.TABLE:
+        print(f"topology {record.spec.name} is {state_name(record.state)} (version {record.version})")
+    else:
+        print_plain(summarize_topology(record), output)
