@@ -82,6 +82,18 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
             reason=NOT_LEADING,
         )
 
+    async def ListAuthorities(
+        self, request: control.ListAuthoritiesRequest, context: Context
+    ) -> control.ListAuthoritiesResponse:
+        """As the leading master's catalog has it."""
+
+        async def work() -> control.ListAuthoritiesResponse:
+            known = (await self._shell.term()).catalog
+            records = [record for _, record in sorted(known.authorities.items())]
+            return control.ListAuthoritiesResponse(shards=known.authority_shards, authorities=records)
+
+        return await answering(context, work)
+
     async def EnsureStreamLog(
         self, request: control.EnsureStreamLogRequest, context: Context
     ) -> control.EnsureStreamLogResponse:

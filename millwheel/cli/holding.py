@@ -10,7 +10,7 @@ import grpc
 
 from millwheel.cli.records import state_name
 from millwheel.client.control import ControlClient
-from millwheel.client.watermarks import WatermarkClient
+from millwheel.client.shards import ShardedWatermarks
 from millwheel.core.catalog import ACTIVE_STATES
 from millwheel.core.interval_table import interval_from_proto
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
@@ -88,7 +88,7 @@ class Cause:
     chain: list[Link] = field(default_factory=list)
 
 
-async def read_watermark(client: WatermarkClient, sender: str) -> Watermark:
+async def read_watermark(client: ShardedWatermarks, sender: str) -> Watermark:
     """What the authority says of a sender; a value of minus infinity without a row if it knows nothing of it."""
     try:
         told = await client.explain(sender, 1)
@@ -124,7 +124,7 @@ def _senders(row: watermarks.IntervalWatermark) -> list[str]:
 
 
 async def explain_chain(
-    start: str, control_client: ControlClient, client: WatermarkClient, names: Names
+    start: str, control_client: ControlClient, client: ShardedWatermarks, names: Names
 ) -> tuple[Watermark, Cause]:
     """Follow what holds ``start`` upstream, to what waits for nobody else."""
     first = found = await read_watermark(client, start)

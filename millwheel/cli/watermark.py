@@ -13,8 +13,9 @@ from millwheel.cli.holding import Cause, Names, Watermark, explain_chain, held_b
 from millwheel.cli.naming import incarnation_of, split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
+from millwheel.client.authorities import MasterPlaces
 from millwheel.client.control import ControlClient
-from millwheel.client.watermarks import WatermarkClient
+from millwheel.client.shards import ShardedWatermarks
 from millwheel.core.catalog import LIVE_STATES, injector_sender
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE
@@ -56,7 +57,7 @@ async def _show(topology: str, address: str, timeout: float) -> list[dict[str, A
             known = await client.list_topologies()
             records = [record for record in known if record.state in LIVE_STATES]
             names = Names.of(known)
-    authority = WatermarkClient(client.address, on_refused=_ignore)
+    authority = await _authority(client, timeout)
     try:
         return [
             _row(record.spec.name, kind, name, await read_watermark(authority, sender), names)
@@ -126,7 +127,7 @@ async def _explain(topology: str, computation: str, address: str, timeout: float
     async with ControlClient(address, deadline=timeout) as client:
         sender = incarnation_of((await client.get_topology(topology)).topology, computation)
         names = Names.of(await client.list_topologies())
-        authority = WatermarkClient(client.address, on_refused=_ignore)
+        authority = await _authority(client, timeout)
         try:
             return await explain_chain(sender, client, authority, names)
         finally:
@@ -154,6 +155,11 @@ def _plain(topology: str, computation: str, found: Watermark, cause: Cause) -> d
             "remedy": cause.remedy or None,
         },
     }
+
+
+async def _authority(client: ControlClient, timeout: float) -> ShardedWatermarks:
+    """The authority of the cluster whose leading master ``client`` has just talked to."""
+    return ShardedWatermarks(await MasterPlaces.ask(client.address, timeout), on_refused=_ignore)
 
 
 def _ignore(report: WatermarkReport) -> None:

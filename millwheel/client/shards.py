@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
-from contextlib import aclosing
-from typing import Protocol
+from contextlib import aclosing, suppress
+from typing import Final, Protocol
 
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -15,9 +15,12 @@ from millwheel.rpc.watermarks import BroadcastUpdate, Member, WatermarkReport
 
 __all__ = ["OnePlace", "ShardPlaces", "ShardedWatermarks", "shard_is_away"]
 
+_LOOKS: Final = 0.5
+"""Seconds between two looks whether a shard has moved."""
+
 
 class ShardPlaces(Protocol):
-    """Where shards are. Asked before every attempt to connect."""
+    """Where shards are. Asked before every attempt to connect, and a few times a second in between."""
 
     def shard_of(self, computation: str) -> Hashable:
         """What the computations of one shard have in common, and no others."""
@@ -64,6 +67,7 @@ class ShardedWatermarks:
         self._on_refused = on_refused
         self._refresh = refresh
         self._clients: dict[Hashable, WatermarkClient] = {}
+        self._follower: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> ShardedWatermarks:
         return self
@@ -73,6 +77,10 @@ class ShardedWatermarks:
 
     async def close(self) -> None:
         """Stop reporting and close the connections."""
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+            self._follower = None
         clients, self._clients = list(self._clients.values()), {}
         await asyncio.gather(*(client.close() for client in clients))
 
@@ -86,7 +94,16 @@ class ShardedWatermarks:
                 lambda: places.address_of(shard), on_refused=self._on_refused, refresh=self._refresh
             )
             client.start()
+            self._follower = self._follower or asyncio.create_task(self._follow())
         return client
+
+    async def _follow(self) -> None:
+        """Leave processes that shards have moved away from, and that do not say so."""
+        while True:
+            await asyncio.sleep(_LOOKS)
+            for client in list(self._clients.values()):
+                with suppress(RequestError):
+                    await client.follow()
 
     async def accept(self, computation: str, member: Member, sequencer: int, patience: float = 60.0) -> int:
         """See :meth:`WatermarkClient.accept`."""

@@ -80,6 +80,13 @@ class WatermarkClient:
             await channel.close(None)
         self._channels.clear()
 
+    async def follow(self) -> None:
+        """See whether the shard has moved: then its old connection is closed, and all that used it goes on at the new.
+
+        Whoever had it may be paused, or cut off, and never say that it is over. RequestError: not known where it is.
+        """
+        await self._stub()
+
     # -- owners and injectors --------------------------------------------------------------------
 
     async def accept(self, computation: str, member: Member, sequencer: int, patience: float = 60.0) -> int:

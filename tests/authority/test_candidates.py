@@ -121,6 +121,24 @@ async def test_g4_g7_a_zombie_woken_after_its_lease_lets_nothing_out_and_its_rep
             assert known[name] == 10
 
 
+async def test_g8_who_only_listens_to_a_paused_process_hears_of_its_successor_7_2() -> None:
+    unaware = replace(QUICK, shell=ShellSettings(verify=60.0))
+    async with group(1, 1, unaware) as them, them.client() as listener:
+        await them.until(lambda served: len(served) == 1)
+        (paused,) = them.processes
+        (name,) = them.names(0)
+        async with aclosing(listener.watch([name])) as updates:
+            await anext(updates)
+            paused.line.asleep = True
+            successor = await them.start()
+            await them.until(lambda served: list(served.values()) == [successor.address])
+            async with WatermarkClient(successor.address, on_refused=them.refused.append) as owner:
+                await owner.accept(name, ALL_KEYS, 1)
+                owner.report(said(name, 7))
+                await reaches(updates, {}, **{name.replace(".", "_"): 7})
+            assert paused.candidate.serving == (0,), "the paused one still knows of nothing"
+
+
 async def test_a_candidate_whose_lease_ended_stops_serving_and_stands_again_7_2() -> None:
     async with group(1, 1) as them:
         await them.until(lambda served: len(served) == 1)

@@ -530,6 +530,47 @@ class CancelTopologyResponse(_message.Message):
 Global___CancelTopologyResponse: _TypeAlias = CancelTopologyResponse  # noqa: Y015
 
 @_typing.final
+class ListAuthoritiesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuthoritiesRequest: _TypeAlias = ListAuthoritiesRequest  # noqa: Y015
+
+@_typing.final
+class ListAuthoritiesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARDS_FIELD_NUMBER: _builtins.int
+    AUTHORITIES_FIELD_NUMBER: _builtins.int
+    shards: _builtins.int
+    """How many shards there are: a computation's is the CRC-32 of its incarnation id, modulo this."""
+    @_builtins.property
+    def authorities(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.AuthorityRecord]:
+        """Those that are served now."""
+
+    def __init__(
+        self,
+        *,
+        shards: _builtins.int = ...,
+        authorities: _abc.Iterable[_catalog_pb2.AuthorityRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorities", b"authorities", "shards", b"shards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuthoritiesResponse: _TypeAlias = ListAuthoritiesResponse  # noqa: Y015
+
+@_typing.final
 class EnsureStreamLogRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -558,6 +558,11 @@ class RoutingServiceStub:
                 request_serializer=millwheel_dot_v1_dot_control__pb2.EnsureStreamLogRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_control__pb2.EnsureStreamLogResponse.FromString,
                 _registered_method=True)
+        self.ListAuthorities = channel.unary_unary(
+                '/millwheel.v1.RoutingService/ListAuthorities',
+                request_serializer=millwheel_dot_v1_dot_control__pb2.ListAuthoritiesRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_control__pb2.ListAuthoritiesResponse.FromString,
+                _registered_method=True)
 
 
 class RoutingServiceServicer:
@@ -578,6 +583,13 @@ class RoutingServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAuthorities(self, request, context):
+        """Where the shards of the low watermark authority are, for those outside the cluster.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RoutingServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -590,6 +602,11 @@ def add_RoutingServiceServicer_to_server(servicer, server):
                     servicer.EnsureStreamLog,
                     request_deserializer=millwheel_dot_v1_dot_control__pb2.EnsureStreamLogRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_control__pb2.EnsureStreamLogResponse.SerializeToString,
+            ),
+            'ListAuthorities': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAuthorities,
+                    request_deserializer=millwheel_dot_v1_dot_control__pb2.ListAuthoritiesRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_control__pb2.ListAuthoritiesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -647,6 +664,33 @@ class RoutingService:
             '/millwheel.v1.RoutingService/EnsureStreamLog',
             millwheel_dot_v1_dot_control__pb2.EnsureStreamLogRequest.SerializeToString,
             millwheel_dot_v1_dot_control__pb2.EnsureStreamLogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAuthorities(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.RoutingService/ListAuthorities',
+            millwheel_dot_v1_dot_control__pb2.ListAuthoritiesRequest.SerializeToString,
+            millwheel_dot_v1_dot_control__pb2.ListAuthoritiesResponse.FromString,
             options,
             channel_credentials,
             insecure,

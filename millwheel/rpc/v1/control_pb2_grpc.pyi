@@ -179,6 +179,8 @@ class RoutingServiceStub:
     """The whole routing of a stream at once, then what has changed after every change. Large maps come in several messages."""
     EnsureStreamLog: _grpc.UnaryUnaryMultiCallable[_control_pb2.EnsureStreamLogRequest, _control_pb2.EnsureStreamLogResponse]
     """Where a stream's log is, creating it where there is none yet."""
+    ListAuthorities: _grpc.UnaryUnaryMultiCallable[_control_pb2.ListAuthoritiesRequest, _control_pb2.ListAuthoritiesResponse]
+    """Where the shards of the low watermark authority are, for those outside the cluster."""
 
 @_typing.type_check_only
 class RoutingServiceAsyncStub(RoutingServiceStub):
@@ -189,6 +191,8 @@ class RoutingServiceAsyncStub(RoutingServiceStub):
     """The whole routing of a stream at once, then what has changed after every change. Large maps come in several messages."""
     EnsureStreamLog: _aio.UnaryUnaryMultiCallable[_control_pb2.EnsureStreamLogRequest, _control_pb2.EnsureStreamLogResponse]  # type: ignore[assignment]
     """Where a stream's log is, creating it where there is none yet."""
+    ListAuthorities: _aio.UnaryUnaryMultiCallable[_control_pb2.ListAuthoritiesRequest, _control_pb2.ListAuthoritiesResponse]  # type: ignore[assignment]
+    """Where the shards of the low watermark authority are, for those outside the cluster."""
 
 class RoutingServiceServicer(metaclass=_abc_1.ABCMeta):
     """The master, for senders outside the cluster: where the records of a stream go."""
@@ -208,5 +212,13 @@ class RoutingServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.EnsureStreamLogResponse, _abc.Awaitable[_control_pb2.EnsureStreamLogResponse]]:
         """Where a stream's log is, creating it where there is none yet."""
+
+    @_abc_1.abstractmethod
+    def ListAuthorities(
+        self,
+        request: _control_pb2.ListAuthoritiesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.ListAuthoritiesResponse, _abc.Awaitable[_control_pb2.ListAuthoritiesResponse]]:
+        """Where the shards of the low watermark authority are, for those outside the cluster."""
 
 def add_RoutingServiceServicer_to_server(servicer: RoutingServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,35 @@
+"""Watermarks of a cluster with several authority shards, asked for from outside (7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+from millwheel.cli.loading import load
+from millwheel.client.control import ControlClient
+from tests.daemons.together import together
+from tests.system import counting as counting_module
+from tests.system.server import run_cli
+
+
+async def test_g8_watermarks_of_all_shards_are_shown_wherever_they_are_served(tmp_path: Path) -> None:
+    async with together(tmp_path) as cluster, asyncio.timeout(50):
+        packaged = load(f"{shutil.copy(str(counting_module.__file__), tmp_path / 'counted.py')}:counting")
+        async with ControlClient(cluster.address, patience=20.0) as client:
+            await client.upload_package(packaged.package.digest, packaged.package.data)
+            record = await client.submit(packaged.spec())
+        await cluster.until(lambda known: len(known.authorities) == 2)
+        for authority in cluster.authorities:
+            shown = await run_cli(cluster.masters[0].address, "watermark", "show", "-o", "json")
+            assert shown.code == 0, shown.err
+            assert {row["name"] for row in json.loads(shown.out)} == {"events", *record.incarnations}
+            if authority is cluster.authorities[0]:
+                await authority.stop()
+                await cluster.until(
+                    lambda known: (
+                        {one.endpoint.address for one in known.authorities.values()} == {cluster.authorities[1].address}
+                        and len(known.authorities) == 2
+                    )
+                )
