@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,7 +62,8 @@ class CassandraNode:
             ready = ready and _HAS_SUPERUSER.encode() in text
         if not self._process.is_running:
             raise RuntimeError(f"Cassandra {self.address} has ended; {self.log} ends with:\n{self._last_lines()}")
-        return ready
+        # It says so a moment before it listens.
+        return ready and self._listens()
 
     def start(self) -> None:
         """Start it, and wait until it takes clients."""
@@ -89,6 +91,13 @@ class CassandraNode:
     def resume(self) -> None:
         """SIGCONT."""
         self._process.signal(signal.SIGCONT)
+
+    def _listens(self) -> bool:
+        try:
+            socket.create_connection((self.config.address, self.config.native_port), 1.0).close()
+        except OSError:
+            return False
+        return True
 
     def _last_lines(self) -> str:
         return "\n".join(line[:300] for line in self._process.last_lines(20).splitlines())

@@ -1,0 +1,89 @@
+"""Three nodes, three replicas: any one of them may go at any moment, and an owner notices no more than a pause."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millwheel.core.keys import ALL_KEYS
+from millwheel.store.cassandra import CassandraStore
+from millwheel.store.contract import Append, JournalHead, SequencerRefusedError, StateRow, StoreUnavailableError
+from tests.components import cassandra_settings, three_cassandra_nodes
+from tests.store.cassandra.owner import append_for_certain
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+
+async def test_g2_g3_an_owner_goes_on_while_one_node_and_then_another_is_killed(name: str) -> None:
+    cluster = three_cassandra_nodes()
+    for node in cluster.nodes:
+        await asyncio.to_thread(node.start)
+    store = await _open()
+    await store.create_journal(name)
+    await store.fence(name, 5)
+    commits = 0
+    done = asyncio.Event()
+
+    async def own() -> None:
+        nonlocal commits
+        while not done.is_set():
+            await append_for_certain(store, name, Append(5, commits + 1, 0, (), b"entry %d" % (commits + 1)))
+            commits += 1
+            await _until_certain_write(store, name, StateRow(b"key %d" % (commits % 100), commits, b"%d" % commits))
+
+    owner = asyncio.create_task(own())
+    for node in cluster.nodes[:2]:
+        node.kill()
+        await asyncio.sleep(1.0)
+        before = commits
+        await asyncio.sleep(4.0)
+        assert commits > before, "two of three replicas are enough"
+        await asyncio.to_thread(node.start)
+        await asyncio.sleep(2.0)
+    done.set()
+    await owner
+    assert await store.read_head(name) == JournalHead(5, commits, 0, ())
+    assert await store.read_entries(name, 1, commits) == [b"entry %d" % commit for commit in range(1, commits + 1)]
+    found = {row.key: row.commit for row in await store.scan_states(name, ALL_KEYS, None, 1000)}
+    assert found == {b"key %d" % (commit % 100): commit for commit in range(1, commits + 1)}
+    successor = await _open()
+    assert (await successor.fence(name, 6)).commit == commits
+    with pytest.raises(SequencerRefusedError):
+        await store.append(name, Append(5, commits + 1, 0, (), b"zombie"))
+    await store.close()
+    await successor.close()
+
+
+async def test_without_a_majority_nothing_is_acknowledged_and_it_says_so(name: str) -> None:
+    cluster = three_cassandra_nodes()
+    store = await _open()
+    await store.create_journal(name)
+    await store.fence(name, 5)
+    cluster.nodes[1].kill()
+    cluster.nodes[2].kill()
+    try:
+        with pytest.raises(StoreUnavailableError, match="tried again"):
+            await store.append(name, Append(5, 1, 0, (), b"entry"))
+    finally:
+        await asyncio.to_thread(cluster.nodes[1].start)
+        await asyncio.to_thread(cluster.nodes[2].start)
+    await append_for_certain(store, name, Append(5, 1, 0, (), b"entry"), after_unknown=True)
+    assert await store.read_entries(name, 1, 1) == [b"entry"]
+    await store.close()
+
+
+async def _open() -> CassandraStore:
+    while True:
+        try:
+            return await CassandraStore.open(cassandra_settings(three_cassandra_nodes(), "three"))
+        except StoreUnavailableError:
+            await asyncio.sleep(0.2)
+
+
+async def _until_certain_write(store: CassandraStore, computation: str, row: StateRow) -> None:
+    while True:
+        try:
+            return await store.write_states(computation, computation, 5, [row])
+        except StoreUnavailableError:
+            await asyncio.sleep(0.1)
