@@ -16,7 +16,7 @@ from millwheel.worker.messages import Opened, OpenedParent
 from tests.interval.programs import Event, Outside, end_of
 from tests.interval.world import World, now_of
 
-__all__ = ["check_counts", "check_order", "check_quiet", "check_soft_state", "decoded"]
+__all__ = ["all_timers", "check_counts", "check_order", "check_quiet", "check_soft_state", "decoded"]
 
 
 def check_quiet(world: World) -> None:
@@ -64,14 +64,14 @@ def check_soft_state(world: World) -> None:
         mine, theirs = owner.core.state, fresh.state
         assert _states(world, owner.core, config.computation) == _states(world, fresh, config.computation), journal
         for wall in (False, True):
-            assert _timers(world, mine, wall) == _timers(world, theirs, wall), journal
+            assert all_timers(world, mine, wall) == all_timers(world, theirs, wall), journal
         assert mine.holds == theirs.holds
         assert mine.floors.rows() == theirs.floors.above(mine.watermark).rows()
         assert theirs.watermark <= mine.watermark
         assert all(key in config.keys for key in _producers(theirs)), "productions are sent by who has their key"
         stored = Counter(_productions(theirs))
         assert not Counter(_productions(mine)) - stored, "every production that is pending is stored"
-        held = [effective_hold(one[2], wall) for wall in (False, True) for one in _timers(world, mine, wall)]
+        held = [effective_hold(one[2], wall) for wall in (False, True) for one in all_timers(world, mine, wall)]
         expected = min([*mine.holds.values(), *(hold for hold in held if hold is not None)], default=MAX_TIMESTAMP)
         assert theirs.hold_times.min() <= expected
         assert mine.hold_times.min() <= expected
@@ -82,7 +82,7 @@ def check_soft_state(world: World) -> None:
             assert (counts.records, counts.dead_letters) == (stored_counts.records, stored_counts.dead_letters)
 
 
-def _timers(world: World, state: IntervalState, wall: bool) -> list[tuple[bytes, str, TimerSetting]]:
+def all_timers(world: World, state: IntervalState, wall: bool) -> list[tuple[bytes, str, TimerSetting]]:
     """What counts of one domain, in memory and in the store."""
     found = list(state.timers[wall].items())
     for part in state.far.of_domain(wall):

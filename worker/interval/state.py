@@ -141,6 +141,11 @@ class IntervalState:
         """The input watermark as ``key`` is shown it: it stands where it stood before a merge, if that was higher."""
         return max(self.watermark, self.floors.of(key)) if self.floors else self.watermark
 
+    @property
+    def timer_count(self) -> int:
+        """How many timers are set, those in the store included: some of these may have been set anew."""
+        return sum(map(len, self.timers.values())) + self.far.count
+
     def due_until(self, wall: bool) -> int:
         """Up to which time timers may fire: none before one that is in the store still (G5)."""
         limit = self.wall if wall else self.watermark

@@ -11,8 +11,11 @@ from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceServicer
-from millwheel.store.contract import StateStore
+from millwheel.sdk.context import TimerSetting
+from millwheel.store.contract import CorruptValueError, PartId, StateStore
 from millwheel.worker.interval import IntervalCore, Phase
+from millwheel.worker.interval.entry import TimerRow, decode_part
+from millwheel.worker.interval.state import IntervalState
 
 __all__ = ["InspectionService", "status_of"]
 
@@ -54,13 +57,15 @@ class InspectionService(InspectionServiceServicer):
         journal = self._locate(request.computation, request.key)
         core = self._core(journal, f"an interval of {request.computation!r} with key {request.key!r}")
         state = core.state
-        response = wire.InspectKeyResponse(journal=state.config.journal, commit=state.committed)
         encoded = await self._encoded_state(core, request.key)
+        far = await self._far_timers(state, request.key)
+        response = wire.InspectKeyResponse(journal=state.config.journal, commit=state.committed)
         response.state = encoded
         if encoded:
             response.state_text = _as_text(state.program.state.decode(encoded))
         for wall, table in state.timers.items():
-            for tag, setting in sorted(table.of_key(request.key).items()):
+            stored = {row[2]: TimerSetting._make(row[3:]) for row in far if row[1] is wall}
+            for tag, setting in sorted((stored | table.of_key(request.key)).items()):
                 timer = response.timers.add(tag=tag, timestamp_us=setting.at, wall_time=wall)
                 if setting.hold is not None:
                     timer.hold_us = setting.hold
@@ -73,6 +78,21 @@ class InspectionService(InspectionServiceServicer):
         parked = state.intake.parked.get(request.key)
         response.pending_records = len(parked.items) if parked is not None else 0
         return response
+
+    async def _far_timers(self, state: IntervalState, key: bytes) -> list[TimerRow]:
+        """The key's timers that are in the store alone, as they are when this returns: parts come and go meanwhile."""
+        read: dict[PartId, list[TimerRow]] = {}
+        while missing := [part for part in state.far.parts_of(key) if part not in read]:
+            where = f"journal {state.config.journal}, base part {missing[0].name}"
+            try:
+                (blob,) = await self._store.read_parts(state.config.journal, missing[:1])
+            except CorruptValueError:
+                if missing[0] in state.far.parts:
+                    raise
+                continue
+            rows = decode_part(blob, list[TimerRow], where)
+            read[missing[0]] = [row for row in rows if row[0] == key]
+        return state.far.standing(row for part in state.far.parts_of(key) for row in read[part])
 
     async def _encoded_state(self, core: IntervalCore, key: bytes) -> bytes:
         cell = core.state.cells.cached().get(key)
@@ -107,7 +127,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
         output_watermark_us=state.output,
         queued_records=state.intake.records,
         pending_productions=state.outbox.records,
-        timers=sum(len(table) for table in state.timers.values()),
+        timers=state.timer_count,
         cached_bytes=state.cells.bytes_held,
         stopped=core.stopped,
         records_total=counts.records,

@@ -81,7 +81,7 @@ def _figures(core: IntervalCore) -> Iterator[tuple[str, float]]:
     yield "millwheel_dead_letters", state.counts.dead_letters
     yield "millwheel_queued_records", state.intake.records
     yield "millwheel_pending_productions", state.outbox.records
-    yield "millwheel_timers", sum(len(table) for table in state.timers.values())
+    yield "millwheel_timers", state.timer_count
     yield "millwheel_cache_bytes", state.cells.bytes_held
     yield "millwheel_parked_keys", len(state.intake.parked)
     yield "millwheel_stopped_intervals", bool(core.stopped)
