@@ -1,0 +1,181 @@
+"""Topologies change while they run, and nothing is lost or done twice (G1, G7, G11; sections 4.1, 4.4, 7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from pathlib import Path
+
+from millwheel.client.injector import Injector
+from tests.system import words as program
+from tests.system.server import Finished, Server, run_cli
+from tests.system.speaking import SOURCE, read, speak, submit
+from tests.system.words import Seen, Word
+
+SHOUTING = SOURCE.replace('ctx.produce("seen", Seen(text, state', 'ctx.produce("seen", Seen(text.upper(), state')
+
+ECHOING = (
+    SOURCE.replace('__all__ = ["Seen", "Word", "words"]', '__all__ = ["Echo", "Seen", "Word", "words"]').replace(
+        'words = mw.Topology("words")',
+        '''class Echo(mw.Computation[Seen, None]):
+    """Says again what was seen."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Seen]) -> None:
+        ctx.produce("echoes", record.value)
+
+
+words = mw.Topology("words")''',
+    )
+    + 'words.add(Echo, inputs={"seen": mw.key("text")}, outputs={"echoes": Seen})\n'
+)
+
+
+def write(server: Server, source: str) -> Path:
+    path = server.db.parent / "words.py"
+    path.write_text(source)
+    return path
+
+
+async def update(server: Server, source: str, *more: str) -> Finished:
+    return await run_cli(server.address, "topology", "update", f"{write(server, source)}:words", *more)
+
+
+async def updated(server: Server, source: str) -> None:
+    done = await update(server, source, "--wait", "20")
+    assert done.code == 0, done.err
+
+
+async def command(server: Server, *arguments: str) -> str:
+    done = await run_cli(server.address, *arguments)
+    assert done.code == 0, done.err
+    return done.out
+
+
+async def journals(server: Server) -> list[tuple[str, int]]:
+    """The intervals of the words topology: each journal with its owner's sequencer."""
+    listed = json.loads(await command(server, "interval", "list", "words", "-o", "json"))
+    return [(one["journal"], one["sequencer"]) for one in listed if one["computation"]]
+
+
+def in_order(seen: list[Seen], times: int) -> None:
+    """Each word was counted from 1 to ``times``, one by one."""
+    counts: dict[str, list[int]] = defaultdict(list)
+    for one in seen:
+        counts[one.text.lower()].append(one.times)
+    for text, found in counts.items():
+        assert found == list(range(1, times + 1)), text
+
+
+async def flow(server: Server, count: int, stop: asyncio.Event | None = None) -> int:
+    """Send words, 20 different ones again and again, for as long as is wanted."""
+    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+        sent = 0
+        while sent < count or (stop is not None and not stop.is_set()):
+            await injector.send_many(
+                [Word(f"w{n}") for n in range(20)], [sent + 1] * 20, positions=list(range(sent, sent + 20))
+            )
+            sent += 20
+            await asyncio.sleep(0.05)
+        await injector.flush()
+    return sent
+
+
+async def test_g1_a_server_that_is_killed_during_an_update_comes_back_with_one_of_the_versions_6_2(
+    server: Server,
+) -> None:
+    await submit(server)
+    await flow(server, 200)
+    place = write(server, SHOUTING)
+    updating = asyncio.create_task(run_cli(server.address, "topology", "update", f"{place}:words"))
+    await asyncio.sleep(1.1)
+    await server.kill()
+    await updating
+    await server.start()
+    await updated(server, SHOUTING)
+    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+        await injector.send_many([Word(f"w{n}") for n in range(20)], [999] * 20, positions=list(range(200, 220)))
+        await injector.flush()
+    seen = await read(server, "seen", Seen, 220)
+    in_order(seen, 11)
+    assert all(one.text.isupper() for one in seen[-20:])
+
+
+async def test_g7_a_computation_is_added_and_removed_while_the_rest_keeps_its_owner_7_1(server: Server) -> None:
+    await submit(server)
+    await speak(server, "before")
+    before = await journals(server)
+    place = write(server, ECHOING)
+    await command(server, "computation", "add", "words/echo", f"{place}:words", "--wait", "10")
+    await speak(server, "a", "b", first=1)
+    assert await read(server, "echoes", Seen, 2) == [Seen("a", 1), Seen("b", 1)], "what joins counts from then on"
+    described = await command(server, "topology", "describe", "words")
+    assert "echo" in described
+    await command(server, "computation", "remove", "words/echo", "--yes", "--wait", "20")
+    await speak(server, "a", first=3)
+    assert [one.times for one in await read(server, "seen", Seen, 4)] == [1, 1, 1, 2]
+    assert await journals(server) == before, "journal and sequencer are those of before"
+    shown = await command(server, "watermark", "show", "words")
+    assert "echo" not in shown
+    again = await run_cli(server.address, "computation", "remove", "words/echo", "--yes")
+    assert again.code == 3
+    assert "has no computation 'echo'" in again.err
+
+
+async def test_g1_a_paused_topology_keeps_everything_and_goes_on_where_it_stopped_7_1(server: Server) -> None:
+    await submit(server)
+    await flow(server, 100)
+    assert "is paused" in await command(server, "topology", "pause", "words")
+    assert "is paused" in await command(server, "topology", "pause", "words"), "it is paused, however often it is told"
+    async with Injector(server.address, "spoken", process="p", topology=program.words) as injector:
+        await injector.send_many([Word(f"w{n}") for n in range(20)], [999] * 20, positions=list(range(100, 120)))
+        flushing = asyncio.ensure_future(injector.flush())
+        await asyncio.sleep(0.7)
+        assert not flushing.done(), "the injector waits"
+        await server.kill()
+        await server.start()
+        assert not flushing.done()
+        drained = await run_cli(server.address, "topology", "drain", "words")
+        assert "topology resume words" in drained.err
+        assert "is running" in await command(server, "topology", "resume", "words")
+        await asyncio.wait_for(flushing, 20)
+    seen = await read(server, "seen", Seen, 120)
+    in_order(seen, 6)
+
+
+RICHER = SOURCE.replace('    ballast: bytes = b""\n', '    ballast: bytes = b""\n    last: str = ""\n').replace(
+    "state.times += 1", "state.times += 1\n        state.last = text"
+)
+RENAMED = SOURCE.replace("    times: int = 0", "    count: int = 0").replace("state.times", "state.count")
+MIGRATING = RENAMED.replace(
+    "class Count(mw.Computation[Word, State]):",
+    """class OldState(msgspec.Struct):
+    times: int = 0
+    ballast: bytes = b""
+
+
+class Count(mw.Computation[Word, State]):""",
+).replace(
+    "    def process_record",
+    """    state_version = 2
+
+    def migrate(self, stored: mw.StoredState) -> State:
+        old = stored.read(OldState)
+        return State(old.times, old.ballast)
+
+    def process_record""",
+    1,
+)
+
+
+async def test_a_state_that_changed_is_refused_until_it_says_how_to_read_the_old_one_4_4(server: Server) -> None:
+    await submit(server)
+    await speak(server, "a", "a", "b")
+    await updated(server, RICHER)
+    await speak(server, "a", first=3)
+    refused = await update(server, RENAMED)
+    assert refused.code == 5
+    assert "field 'times' is gone" in refused.err
+    assert "set state_version = 2 and define migrate(self, stored)" in refused.err
+    described = await command(server, "topology", "describe", "words")
+    assert "(version 2)" in described, "nothing has changed"
