@@ -178,6 +178,24 @@ def test_an_unsure_record_is_not_taken_before_it_is_resolved() -> None:
     assert dedup.resolve(verdict, {sealed.name: sealed.ids}).duplicates == [0]
 
 
+def test_g13_after_a_long_replay_ids_make_many_segments_none_of_them_large_6_1_1() -> None:
+    dedup = Dedup(ALL_KEYS, "r1")
+    deltas = [[number.to_bytes(16) for number in range(at, at + 1_000)] for at in range(0, 300_000, 1_000)]
+    for ids in deltas:
+        commit(dedup, OpaqueIds(ids), sender=weak())
+    sealed = dedup.seal()
+    assert len(sealed) == 4
+    assert max(len(one.ids) for one in sealed) <= 17 * 66_000
+    for one in sealed:
+        dedup.segment_stored(one.name)
+    blobs = {one.name: one.ids for one in sealed}
+    for ids in (deltas[0], deltas[150], deltas[-1]):
+        verdict = judge(dedup, OpaqueIds(ids), sender=weak())
+        found = dedup.resolve(verdict, {name: blobs[name] for name in verdict.segments}).duplicates
+        assert len(found) + len(verdict.duplicates) == len(ids)
+    assert dedup.seal() == []
+
+
 def test_ids_of_another_format_or_length_are_refused() -> None:
     with pytest.raises(DedupError, match="format 99"):
         IdDelta.from_wire([99])

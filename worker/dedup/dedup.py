@@ -283,9 +283,15 @@ class Dedup:
             self._news.horizons.append((computation, watermark, horizon))
 
     def seal(self) -> list[SegmentSealed]:
-        """Segments that have filled up: write their parts, then call ``segment_stored``. At most one per sender."""
-        full = [source for source in self._tables.opaque.values() if len(source.exact) >= self._segment_ids]
-        return [source.seal(self._tables.next_segment()) for source in full]
+        """Segments that have filled up: write their parts, then call ``segment_stored``.
+
+        What a long replay leaves makes many of them: a part is never large.
+        """
+        sealed: list[SegmentSealed] = []
+        for source in self._tables.opaque.values():
+            while len(source.exact) >= self._segment_ids:
+                sealed.append(source.seal(self._tables.next_segment(), self._segment_ids))
+        return sealed
 
     def segment_stored(self, name: str) -> None:
         """Both parts of the segment are in the store: a snapshot from now on relies on them."""

@@ -183,13 +183,24 @@ class OpaqueSource:
             self._cache.discard(name)
         return True
 
-    def seal(self, name: str) -> SegmentSealed:
-        """Make the exact ids a segment."""
+    def seal(self, name: str, most: int) -> SegmentSealed:
+        """Make the exact ids a segment; of more than ``most``, those that came first (whole groups)."""
+        groups, count = self.groups, 0
+        for number, group in enumerate(groups, 1):
+            count += len(group.ids)
+            if count >= most:
+                groups = groups[:number]
+                break
         # By the groups' lists, not by the set: in the order of arrival the ids lie together in memory.
-        blob = b"".join(chain.from_iterable(group.ids for group in self.groups))
+        blob = b"".join(chain.from_iterable(group.ids for group in groups))
         known = halves(blob)
-        self.add_segment(Segment(name, max(group.collect for group in self.groups), known, self.exact), known)
-        self.exact, self.groups = set(), []
+        sealed, self.groups = self.exact, self.groups[len(groups) :]
+        if self.groups:
+            sealed = set(chain.from_iterable(group.ids for group in groups))
+            self.exact = self.exact - sealed
+        else:
+            self.exact = set()
+        self.add_segment(Segment(name, max(group.collect for group in groups), known, sealed), known)
         return SegmentSealed(name, self.computation, blob, dump_halves(known))
 
     def load_segment(self, name: str, collect: int, stored: bytes) -> None:
