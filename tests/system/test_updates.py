@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -79,6 +80,26 @@ async def flow(server: Server, count: int, stop: asyncio.Event | None = None) ->
             await asyncio.sleep(0.05)
         await injector.flush()
     return sent
+
+
+async def test_g1_new_code_takes_over_while_records_flow_and_counts_go_on_without_a_gap_4_1(server: Server) -> None:
+    await submit(server)
+    stop = asyncio.Event()
+    flowing = asyncio.create_task(flow(server, 0, stop))
+    await asyncio.sleep(0.5)
+    await updated(server, SHOUTING)
+    await asyncio.sleep(0.3)
+    await updated(server, SOURCE)
+    await asyncio.sleep(0.3)
+    stop.set()
+    sent = await asyncio.wait_for(flowing, 30)
+    seen = await read(server, "seen", Seen, sent)
+    assert len(seen) == sent
+    in_order(seen, sent // 20)
+    of_one = [one.text for one in seen if one.text.lower() == "w7"]
+    changes = [(a, b) for a, b in itertools.pairwise(of_one) if a != b]
+    assert changes == [("w7", "W7"), ("W7", "w7")]
+    assert "(version 3)" in await command(server, "topology", "describe", "words")
 
 
 async def test_g1_a_server_that_is_killed_during_an_update_comes_back_with_one_of_the_versions_6_2(
@@ -179,3 +200,19 @@ async def test_a_state_that_changed_is_refused_until_it_says_how_to_read_the_old
     assert "set state_version = 2 and define migrate(self, stored)" in refused.err
     described = await command(server, "topology", "describe", "words")
     assert "(version 2)" in described, "nothing has changed"
+
+
+async def test_g1_states_are_migrated_when_they_are_next_read_whatever_happens_in_between_4_4(server: Server) -> None:
+    await submit(server)
+    await speak(server, "a", "a", "b")
+    await updated(server, MIGRATING)
+    await speak(server, "a", first=3)
+    await server.kill()
+    await server.start()
+    await speak(server, "a", "b", first=4)
+    seen = await read(server, "seen", Seen, 6)
+    assert [one.times for one in seen if one.text == "a"] == [1, 2, 3, 4]
+    assert [one.times for one in seen if one.text == "b"] == [1, 2]
+    back = await update(server, SOURCE)
+    assert back.code == 5
+    assert "states of version 2 are stored" in back.err
