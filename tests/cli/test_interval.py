@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -103,9 +104,8 @@ async def test_everything_is_listed_with_the_streams_logs(cluster: Cluster) -> N
     assert table.out.splitlines()[0].split()[:4] == ["COMPUTATION", "KEYS", "OWNER", "JOURNAL"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "part"),
-    [
+async def test_what_cannot_be_is_said_with_its_exit_code(cluster: Cluster) -> None:
+    wrong: list[tuple[tuple[str, ...], int, str]] = [
         (("split", "sample/counter", "--key", "a", "--at", "q"), 5, "it is outside"),
         (("split", "sample/counter", "--at", "m"), 5, "nothing would be below it"),
         (("split", "sample/countr", "--at", "g"), 3, "did you mean 'counter'"),
@@ -117,11 +117,9 @@ async def test_everything_is_listed_with_the_streams_logs(cluster: Cluster) -> N
         (("merge", "counter.1.j99", "--key", "a"), 2, "leave --key out"),
         (("list", "sampel"), 3, "did you mean 'sample'"),
         (("list", "a/b/c"), 5, "write TOPOLOGY/COMPUTATION"),
-    ],
-)
-async def test_what_cannot_be_is_said_with_its_exit_code(
-    cluster: Cluster, arguments: tuple[str, ...], code: int, part: str
-) -> None:
-    told = await cluster.cli("interval", *arguments)
-    assert (told.code, told.out) == (code, "")
-    assert part in told.err
+    ]
+    for told, (arguments, code, part) in zip(
+        await asyncio.gather(*(cluster.cli("interval", *arguments) for arguments, _, _ in wrong)), wrong, strict=True
+    ):
+        assert (told.code, told.out) == (code, ""), arguments
+        assert part in told.err, arguments
