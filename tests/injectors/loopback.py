@@ -60,6 +60,7 @@ class Authority(WatermarkServicer):
 
     def __init__(self, store: MemoryStore, shell: AuthorityShell) -> None:
         super().__init__(shell)
+        self._shell = shell
         self._store = store
         self._sequencer = 1
         self.explaining = asyncio.Event()
@@ -77,7 +78,7 @@ class Authority(WatermarkServicer):
         """Die, and be there again with what is in the journal."""
         await self._shell.close()
         self._sequencer += 1
-        self._shell = await AuthorityShell.open(self._store, "authority.0", self._sequencer)
+        self._shell = self._shards = await AuthorityShell.open(self._store, "authority.0", self._sequencer)
 
     async def close(self) -> None:
         """The end."""

@@ -106,6 +106,12 @@ class Cluster(RoutingServiceServicer):
             interval.owner.CopyFrom(common.Endpoint(worker_id="w", address=self.owner.address))
         yield response
 
+    async def ListAuthorities(
+        self, request: control.ListAuthoritiesRequest, context: Any
+    ) -> control.ListAuthoritiesResponse:
+        """There is none."""
+        return control.ListAuthoritiesResponse()
+
     async def EnsureStreamLog(
         self, request: control.EnsureStreamLogRequest, context: Any
     ) -> control.EnsureStreamLogResponse:
