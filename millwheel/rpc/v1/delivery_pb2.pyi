@@ -30,7 +30,7 @@ class _DeliveryOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Deliv
     DELIVERY_OUTCOME_ACKED: _DeliveryOutcome.ValueType  # 1
     """Committed, or known to be duplicates."""
     DELIVERY_OUTCOME_NOT_OWNER: _DeliveryOutcome.ValueType  # 2
-    """Not the owner of that journal: look up the interval map again."""
+    """Not the owner of that journal, or the stream is not consumed here: look up the interval map again."""
     DELIVERY_OUTCOME_REFUSED_FULL: _DeliveryOutcome.ValueType  # 3
     """Intake is full: send these again later."""
     DELIVERY_OUTCOME_REFUSED_SEQUENCER: _DeliveryOutcome.ValueType  # 4
@@ -44,7 +44,7 @@ DELIVERY_OUTCOME_UNSPECIFIED: DeliveryOutcome.ValueType  # 0
 DELIVERY_OUTCOME_ACKED: DeliveryOutcome.ValueType  # 1
 """Committed, or known to be duplicates."""
 DELIVERY_OUTCOME_NOT_OWNER: DeliveryOutcome.ValueType  # 2
-"""Not the owner of that journal: look up the interval map again."""
+"""Not the owner of that journal, or the stream is not consumed here: look up the interval map again."""
 DELIVERY_OUTCOME_REFUSED_FULL: DeliveryOutcome.ValueType  # 3
 """Intake is full: send these again later."""
 DELIVERY_OUTCOME_REFUSED_SEQUENCER: DeliveryOutcome.ValueType  # 4
