@@ -3,6 +3,8 @@
 # .venv comes first on PATH; JAVA_HOME names a runtime that Spark can use, where there is one.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# Processes start by the hundred: what is compiled is kept, whatever the environment says.
+unset PYTHONDONTWRITEBYTECODE
 export PATH="$root/.venv/bin:$PATH"
 if home=$("$root/tools/find_java.sh"); then
     export JAVA_HOME=$home

@@ -16,7 +16,7 @@ from millwheel.rpc.v1 import cluster_pb2 as wire
 
 __all__ = ["app"]
 
-app = typer.Typer(help="The cluster as a whole.", no_args_is_help=True)
+app = typer.Typer(help="The cluster as a whole.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()

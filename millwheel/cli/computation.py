@@ -24,7 +24,9 @@ from millwheel.sdk.errors import did_you_mean
 
 __all__ = ["added", "app", "removed"]
 
-app = typer.Typer(help="Computations: they come and go while the rest of a topology runs.", no_args_is_help=True)
+app = typer.Typer(
+    help="Computations: they come and go while the rest of a topology runs.", no_args_is_help=True, add_completion=False
+)
 
 Place = Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.")]
 Include = Annotated[list[str] | None, typer.Option("--include", help="A further module to package. May be repeated.")]

@@ -15,7 +15,7 @@ from millwheel.sdk.errors import Problem
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Settings of the daemons.", no_args_is_help=True)
+app = typer.Typer(help="Settings of the daemons.", no_args_is_help=True, add_completion=False)
 
 _MASK: Final = "********"
 

@@ -23,8 +23,8 @@ from millwheel.sdk.errors import did_you_mean
 
 __all__ = ["app", "inject_app"]
 
-app = typer.Typer(help="Injectors: the processes that feed streams.", no_args_is_help=True)
-inject_app = typer.Typer(help="Feed a stream from outside.", no_args_is_help=True)
+app = typer.Typer(help="Injectors: the processes that feed streams.", no_args_is_help=True, add_completion=False)
+inject_app = typer.Typer(help="Feed a stream from outside.", no_args_is_help=True, add_completion=False)
 
 
 @inject_app.callback()

@@ -22,6 +22,7 @@ __all__ = ["app"]
 app = typer.Typer(
     help="Intervals: which keys are where, and changing it while everything runs.",
     no_args_is_help=True,
+    add_completion=False,
     epilog="An interval is named by its journal, as `millwheel interval list` shows it, or as TOPOLOGY/COMPUTATION with"
     " --key, any key in it. While one changes hands its records wait for some milliseconds; no state is copied.",
 )

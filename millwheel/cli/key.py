@@ -26,7 +26,7 @@ from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceStub
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Keys: what a computation keeps for them.", no_args_is_help=True)
+app = typer.Typer(help="Keys: what a computation keeps for them.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()

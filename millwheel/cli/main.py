@@ -1,33 +1,57 @@
-"""The ``millwheel`` command: noun, then verb. One file per noun; each has an ``app`` that is registered here."""
+"""The ``millwheel`` command: noun, then verb. One file per noun; it is imported when its noun is used."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
-from millwheel.cli import (
-    cluster,
-    computation,
-    config,
-    injector,
-    interval,
-    key,
-    roles,
-    server,
-    stream,
-    topology,
-    version,
-    watermark,
-)
 from millwheel.cli.failing import exit_code_of, explain
 from millwheel.rpc.security import ENVIRONMENT, TlsFiles, use_tls
 
 __all__ = ["app", "main"]
 
+_NOUNS: Final = {
+    "server": "server:app",
+    "topology": "topology:app",
+    "computation": "computation:app",
+    "stream": "stream:app",
+    "watermark": "watermark:app",
+    "key": "key:app",
+    "interval": "interval:app",
+    "cluster": "cluster:app",
+    "injector": "injector:app",
+    "inject": "injector:inject_app",
+    "master": "roles:master_app",
+    "authority": "roles:authority_app",
+    "worker": "roles:worker_app",
+    "config": "config:app",
+    "version": "version:app",
+}
+"""Where each noun stands: the module in this package, and its Typer there."""
+
+
+class _Nouns(TyperGroup):
+    """Imports only what the command line names: the answer to one command does not wait for all the others' code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_NOUNS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _NOUNS:
+            return None
+        module, name = _NOUNS[cmd_name].split(":")
+        command = typer.main.get_command(getattr(import_module(f"millwheel.cli.{module}"), name))
+        command.name = cmd_name
+        return command
+
+
 app = typer.Typer(
+    cls=_Nouns,
     name="millwheel",
     help="Fault-tolerant stream processing: submit topologies, and look at what they do.",
     no_args_is_help=True,
@@ -52,23 +76,6 @@ def _connections(
     if tls_ca is None or tls_cert is None or tls_key is None:
         raise typer.BadParameter("TLS is mutual: --tls-ca, --tls-cert and --tls-key go together")
     use_tls(TlsFiles(tls_ca, tls_cert, tls_key))
-
-
-app.add_typer(server.app, name="server")
-app.add_typer(topology.app, name="topology")
-app.add_typer(computation.app, name="computation")
-app.add_typer(stream.app, name="stream")
-app.add_typer(watermark.app, name="watermark")
-app.add_typer(key.app, name="key")
-app.add_typer(interval.app, name="interval")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(injector.app, name="injector")
-app.add_typer(injector.inject_app, name="inject")
-app.add_typer(roles.master_app, name="master")
-app.add_typer(roles.authority_app, name="authority")
-app.add_typer(roles.worker_app, name="worker")
-app.add_typer(config.app, name="config")
-app.command("version")(version.version)
 
 
 def main() -> None:

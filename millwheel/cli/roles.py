@@ -1,4 +1,7 @@
-"""``millwheel master run``, ``worker run`` and ``authority run``: the daemons of a cluster."""
+"""``millwheel master run``, ``worker run`` and ``authority run``: the daemons of a cluster.
+
+What a role is made of is imported when it runs: no other command waits for the drivers of stores and coordinators.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,18 @@ from typing import Annotated, Any, Final
 import typer
 import uvloop
 
-from millwheel.cli.daemons.authority import AUTHORITY
-from millwheel.cli.daemons.frame import run_daemon, stop_on_signals
-from millwheel.cli.daemons.master import MASTER
 from millwheel.cli.daemons.supervisor import die_with_parent, own_command, supervise
-from millwheel.cli.daemons.worker import WORKER
 from millwheel.cli.logs import configure_logging
 from millwheel.cli.setting_flags import with_settings
 from millwheel.config import Configuration
 
 __all__ = ["authority_app", "master_app", "worker_app"]
 
-master_app = typer.Typer(help="Masters: they own topologies and say who owns which keys.", no_args_is_help=True)
-authority_app = typer.Typer(help="The low watermark authority.", no_args_is_help=True)
-worker_app = typer.Typer(help="Workers: they run computations.", no_args_is_help=True)
+master_app = typer.Typer(
+    help="Masters: they own topologies and say who owns which keys.", no_args_is_help=True, add_completion=False
+)
+authority_app = typer.Typer(help="The low watermark authority.", no_args_is_help=True, add_completion=False)
+worker_app = typer.Typer(help="Workers: they run computations.", no_args_is_help=True, add_completion=False)
 
 _SHARED: Final = ("coordinator", "store", "rpc", "metrics", "logging")
 _MARGIN: Final = 5.0
@@ -40,6 +41,9 @@ def _nouns() -> None:
 @with_settings(("cluster", "master", *_SHARED))
 def run_master(configuration: Configuration) -> None:
     """Run one replica of the master, until it is told to stop."""
+    from millwheel.cli.daemons.frame import run_daemon
+    from millwheel.cli.daemons.master import MASTER
+
     configure_logging(configuration.settings.logging, role="master")
     _run(lambda stop: run_daemon(MASTER, configuration, stop))
 
@@ -48,6 +52,9 @@ def run_master(configuration: Configuration) -> None:
 @with_settings(("cluster", "authority", *_SHARED))
 def run_authority(configuration: Configuration) -> None:
     """Run a candidate for the authority's shards, until it is told to stop."""
+    from millwheel.cli.daemons.authority import AUTHORITY
+    from millwheel.cli.daemons.frame import run_daemon
+
     configure_logging(configuration.settings.logging, role="authority")
     _run(lambda stop: run_daemon(AUTHORITY, configuration, stop))
 
@@ -56,6 +63,9 @@ def run_authority(configuration: Configuration) -> None:
 @with_settings(("cluster", "worker", *_SHARED), process=_Hidden, parent=_Hidden)
 def run_worker(configuration: Configuration, process: int | None, parent: int | None) -> None:
     """Run a worker, of one process or several (worker.processes), until it is told to stop."""
+    from millwheel.cli.daemons.frame import run_daemon
+    from millwheel.cli.daemons.worker import WORKER
+
     settings = configuration.settings
     if process is None and settings.worker.processes > 1:
         configure_logging(settings.logging, role="worker")
@@ -71,6 +81,7 @@ def run_worker(configuration: Configuration, process: int | None, parent: int | 
 
 def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     """Run ``work`` until it ends, which it does when it is told to stop."""
+    from millwheel.cli.daemons.frame import stop_on_signals
 
     async def main() -> None:
         stop = asyncio.Event()

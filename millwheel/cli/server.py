@@ -7,16 +7,17 @@ import logging
 import signal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import uvloop
 
-from millwheel.cli.dev_server import DevServer, DevSettings, serve
+if TYPE_CHECKING:
+    from millwheel.cli.dev_server import DevServer, DevSettings
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Servers: run one.", no_args_is_help=True)
+app = typer.Typer(help="Servers: run one.", no_args_is_help=True, add_completion=False)
 
 
 class LogLevel(StrEnum):
@@ -46,12 +47,17 @@ def start_dev(
     log_level: Annotated[LogLevel, typer.Option(help="What is logged to stderr.")] = LogLevel.WARNING,
 ) -> None:
     """Run every role in one process, on an embedded database, until interrupted."""
+    # Imported when a server is run: no other command waits for all that it is made of.
+    from millwheel.cli.dev_server import DevSettings
+
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = DevSettings(db, host, port, metrics_port, intervals, cache_mib << 20)
     uvloop.run(_serve(settings))
 
 
 async def _serve(settings: DevSettings) -> None:
+    from millwheel.cli.dev_server import serve
+
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

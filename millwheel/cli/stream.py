@@ -23,7 +23,9 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["app", "show_value"]
 
-app = typer.Typer(help="Streams: their records, and the cursors that keep them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Streams: their records, and the cursors that keep them.", no_args_is_help=True, add_completion=False
+)
 cursors = typer.Typer(help="Durable cursors: what each subscriber has acknowledged.", no_args_is_help=True)
 app.add_typer(cursors, name="cursors")
 

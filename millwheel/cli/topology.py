@@ -26,7 +26,7 @@ from millwheel.sdk.errors import Problem, TopologyError
 
 __all__ = ["app", "wait_for_update"]
 
-app = typer.Typer(help="Topologies: from submission to their end.", no_args_is_help=True)
+app = typer.Typer(help="Topologies: from submission to their end.", no_args_is_help=True, add_completion=False)
 
 _POLL_SECONDS = 0.5
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import platform
 from importlib import metadata
 
+import typer
+
 from millwheel.cli.options import Output
 from millwheel.cli.output import OutputFormat, print_plain
 
-__all__ = ["version"]
+__all__ = ["app"]
+
+app = typer.Typer(add_completion=False)
 
 
+@app.command()
 def version(output: Output = OutputFormat.TABLE) -> None:
     """Show the version of millwheel, and what it runs on."""
     found = {

@@ -24,7 +24,9 @@ from millwheel.rpc.watermarks import WatermarkReport
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Low watermarks: how far time is, and what holds it back.", no_args_is_help=True)
+app = typer.Typer(
+    help="Low watermarks: how far time is, and what holds it back.", no_args_is_help=True, add_completion=False
+)
 
 
 @app.command()
