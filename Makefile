@@ -77,6 +77,14 @@ proto: install ## Generate the stubs from proto/
 bench: install ## Run the benchmarks
 	@$(RUN) python -m bench $(ARGS)
 
+.PHONY: bench-cluster
+bench-cluster: components ## Run the benchmarks of a cluster of processes, with Cassandra and etcd
+	@$(RUN) python -m bench.cluster $(ARGS)
+
+.PHONY: bench-interval
+bench-interval: components ## Move, split and merge an interval with 1 GB of state under load
+	@$(RUN) python -m bench.cluster --interval $(ARGS)
+
 .PHONY: constraints
 constraints: install ## Pin the versions that work now in tools/constraints.txt
 	@{ sed -n '/^#/p' tools/constraints.txt; $(BIN)/pip freeze --all --exclude-editable; } > .constraints.new

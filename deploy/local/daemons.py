@@ -22,6 +22,7 @@ __all__ = ["Daemons"]
 
 ROOT: Final = Path(__file__).parents[2]
 _READY: Final = 120.0
+_MAIN: Final = "from millwheel.cli.main import main; main()"
 
 
 class Daemons:
@@ -39,8 +40,10 @@ class Daemons:
         masters: int = 2,
         authorities: int = 2,
         workers: int = 3,
+        worker_code: str = "",
     ) -> None:
-        """``settings``: TOML, of [coordinator] and [store] at least."""
+        """``settings``: TOML, of [coordinator] and [store] at least. ``worker_code``: a program
+        that runs the command line in workers."""
         self.place = place
         self.config = place / "millwheel.toml"
         self._settings = settings
@@ -49,6 +52,7 @@ class Daemons:
         self.authorities = list(islice(places, authorities))
         self.workers = list(islice(places, workers))
         self._metrics = list(places)
+        self._worker_code = worker_code or _MAIN
         self._counted: dict[tuple[str, str], tuple[int, int]] = {}
         self.services = Services(self._processes(), say)
 
@@ -69,7 +73,8 @@ class Daemons:
         return found
 
     def _process(self, role: str, number: int, *flags: str) -> ChildProcess:
-        command = [sys.executable, "-c", "from millwheel.cli.main import main; main()", role, "run"]
+        code = self._worker_code if role == "worker" else _MAIN
+        command = [sys.executable, "-c", code, role, "run"]
         log = self.log(f"{role} {number}")
         return ChildProcess([*command, f"--config={self.config}", *flags], log, {"PYTHONPATH": str(ROOT)})
 

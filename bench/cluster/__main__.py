@@ -1,0 +1,137 @@
+"""`make bench-cluster`: figures of a cluster of processes on this machine, as a table and in build/bench-cluster.json.
+
+`make bench-interval` (``--interval``): how long an interval with 1 GB of state is away; build/bench-interval.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from bench.cluster import changing_hands, group_commit, stage_latency, takeover, watermark_lag
+from bench.cluster.system import Components, System, components, system
+from bench.cluster.targets import verdicts
+from bench.report import Figure, print_figures, write_figures
+from deploy.local.cassandra import InstallError
+from examples.demo.showing import say
+from millwheel import MillwheelError
+
+__all__ = ["main"]
+
+_PATIENCE: Final = 840.0
+_INTERVAL_PATIENCE: Final = 1_800.0
+_WORKERS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is done."""
+
+    warm: float = 10.0
+    seconds: float = 30.0
+    count_warm: int = 300_000
+    count: int = 1_000_000
+    repetitions: int = 20
+    held_keys: int = 10_000
+    held_state: int = 1_000
+    timers: int = 100_000
+    kills: int = 3
+
+
+_WHOLE: Final = Sizes()
+_QUICK: Final = Sizes(3.0, 4.0, 50_000, 100_000, 2, 1_000, 1_000, 5_000, 1)
+_LARGE: Final = Sizes(held_keys=250_000, held_state=4_000)
+
+
+def main() -> int:
+    """The command; 0 if everything was measured, whatever the figures are."""
+    parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
+    parser.add_argument("--only", default="", help="measure only what has figures whose names begin so")
+    parser.add_argument("--quick", action="store_true", help="little of everything, to see that it works")
+    parser.add_argument("--interval", action="store_true", help="an interval with 1 GB of state, and nothing else")
+    parser.add_argument("--out", type=Path, help="where the figures go")
+    parser.add_argument("--place", type=Path, help="where data and logs stay; else they go")
+    told = parser.parse_args()
+    try:
+        return uvloop.run(_stoppable(_measured(told)))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("interrupted: everything is stopped", file=sys.stderr)
+        return 130
+    except (MillwheelError, InstallError, RuntimeError, TimeoutError) as error:
+        print(f"FAILED: {error}" if str(error) else "FAILED: it took too long", file=sys.stderr)
+        return 1
+
+
+async def _stoppable(work: Coroutine[Any, Any, int]) -> int:
+    """SIGTERM stops as Ctrl-C does: everything that was started is stopped."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task
+
+
+async def _measured(told: argparse.Namespace) -> int:
+    place = told.place or Path(tempfile.mkdtemp(prefix="millwheel-bench-"))
+    name = "interval" if told.interval else "cluster"
+    out = told.out or Path(f"build/bench-{name}.json")
+    sizes = _QUICK if told.quick else _LARGE if told.interval else _WHOLE
+    figures: list[Figure] = []
+    try:
+        async with asyncio.timeout(_INTERVAL_PATIENCE if told.interval else _PATIENCE), components(place, say) as found:
+            if told.interval:
+                await _changing_hands(found, sizes, figures)
+            else:
+                await _all(found, sizes, told.only, figures)
+    finally:
+        if told.place is None:
+            shutil.rmtree(place, ignore_errors=True)
+        print_figures(figures)
+        write_figures(figures, out)
+    for line in verdicts(figures):
+        print(line)
+    say(f"written to {out}")
+    return 0
+
+
+async def _changing_hands(found: Components, sizes: Sizes, figures: list[Figure]) -> None:
+    async with system(found, say, _WORKERS) as running:
+        figures += await changing_hands.measure(running, say, sizes.repetitions, sizes.held_keys, sizes.held_state)
+
+
+async def _all(found: Components, sizes: Sizes, only: str, figures: list[Figure]) -> None:
+    async with system(found, say, _WORKERS) as running:
+        for names, measure in _measurements(running, sizes):
+            if any(name.startswith(only) or only.startswith(name) for name in names):
+                say(f"measuring {', '.join(names)}")
+                began = time.monotonic()
+                figures += await measure()
+                say(f"done in {time.monotonic() - began:.0f} s")
+    if "group_commit".startswith(only) or only.startswith("group_commit"):
+        figures += await group_commit.measure(found, say, sizes.count_warm, sizes.count)
+
+
+def _measurements(
+    running: System, sizes: Sizes
+) -> Iterator[tuple[tuple[str, ...], Callable[[], Awaitable[list[Figure]]]]]:
+    """What the figures' names begin with, and how they are had."""
+    for form in ("strong", "plain"):
+        yield (f"stage_latency.{form}",), partial(stage_latency.measure, running, form, sizes.warm, sizes.seconds)
+    yield ("watermark_lag",), partial(watermark_lag.measure, running, sizes.warm, sizes.seconds)
+    hands = partial(changing_hands.measure, running, say, sizes.repetitions, sizes.held_keys, sizes.held_state)
+    yield ("interval_move", "interval_split", "interval_merge"), hands
+    yield ("takeover",), partial(takeover.measure, running, say, sizes.timers, sizes.kills)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

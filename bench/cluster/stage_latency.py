@@ -1,0 +1,91 @@
+"""How long a committed result takes: one stage between two computations with different keys (8.1, figure 13).
+
+The stage begins in the hook of the first computation, which produces a record, and ends in the hook of whoever gets the
+result that the second made of it. With strong productions two commits lie between, that of the production and that of
+the result, one after the other; with exactly-once and strong productions off there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from bench.cluster import topologies
+from bench.cluster.measures import percentile
+from bench.cluster.pacing import beats, wall_micros
+from bench.cluster.system import System
+from bench.cluster.topologies import Ping, name_of
+from bench.report import Figure
+from millwheel import Topology
+from millwheel.client.injector import Injector
+from millwheel.client.subscription import Subscription
+
+__all__ = ["RATE", "measure"]
+
+RATE: Final = 500
+_KEYS: Final = 1_000
+_GRACE: Final = 30.0
+
+
+async def measure(system: System, form: str, warm: float, seconds: float) -> list[Figure]:
+    """Figures of the stage in one ``form``: "strong" or "plain"."""
+    topology = f"stage-{form}"
+    await system.submit(f"bench.cluster.topologies:{form}_stage")
+    middle = name_of(_KEYS // 2).encode()
+    for computation in ("first", "second", "probe"):
+        await system.arrange(topology, computation, [middle], system.workers[:2])
+    await system.log_on("seen", system.workers[0])
+    try:
+        pings = await _pings(system.address, getattr(topologies, f"{form}_stage"), warm, seconds)
+    finally:
+        await system.cancel(topology)
+    return figures(form, pings)
+
+
+def figures(form: str, pings: Sequence[tuple[Ping, int]]) -> list[Figure]:
+    """What is told of pings and the moments of their receipt by the subscriber."""
+    spans = {
+        "": [ping.got - ping.made for ping, _ in pings],
+        "delivery.": [ping.run - ping.made for ping, _ in pings],
+        "subscriber.": [received - ping.made for ping, received in pings],
+        "whole.": [received - ping.sent for ping, received in pings],
+    }
+    found = []
+    for part, nanos in spans.items():
+        for name, share in (("p50", 0.50), ("p95", 0.95), ("p99", 0.99)):
+            value = percentile(nanos, share) / 1e6
+            found.append(Figure(f"stage_latency.{form}.{part}{name}_ms", value, "ms", (value,)))
+    return found
+
+
+async def _pings(address: str, topology: Topology, warm: float, seconds: float) -> list[tuple[Ping, int]]:
+    """Send, and receive all; those of the warm-up are left out."""
+    received: list[tuple[Ping, int]] = []
+    count = int(RATE * (warm + seconds))
+    async with (
+        Subscription("seen", cursor="bench", record_type=Ping, address=address, auto_ack=True) as subscription,
+        asyncio.timeout(warm + seconds + _GRACE),
+    ):
+        receiving = asyncio.create_task(_receive(subscription, received, count))
+        async with Injector(address, "pings", process="bench", topology=topology) as injector:
+            draw = random.Random(1)
+            async for _ in beats(RATE, warm + seconds):
+                ping = Ping(name_of(draw.randrange(_KEYS)), name_of(draw.randrange(_KEYS)), time.perf_counter_ns())
+                at = wall_micros()
+                await injector.send(ping, timestamp=at)
+                await injector.advance(at)
+            await injector.flush()
+        await receiving
+    received.sort(key=lambda one: one[0].sent)
+    return received[int(RATE * warm) :]
+
+
+async def _receive(subscription: Subscription, received: list[tuple[Ping, int]], count: int) -> None:
+    async for batch in subscription:
+        now = time.perf_counter_ns()
+        received.extend((value, now) for value in batch.values)
+        if len(received) >= count:
+            return

@@ -1,0 +1,169 @@
+"""The cluster that is measured: Cassandra and etcd, MillWheel's daemons around them, and what is asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from deploy.local.cassandra import CassandraCluster
+from deploy.local.cluster import settings_of
+from deploy.local.daemons import Daemons
+from deploy.local.etcd import EtcdCluster
+from millwheel.cli.loading import load
+from millwheel.client.control import ControlClient
+from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from millwheel.core.catalog import Catalog
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import interval_pb2 as wire
+from millwheel.rpc.v1.common_pb2 import Endpoint
+from millwheel.store.cassandra import CassandraSettings
+
+__all__ = ["Components", "System", "components", "system", "until"]
+
+_NAME: Final = "bench"
+_SETTINGS: Final = "\n[master]\nbalance = false\nintervals_per_computation = 1\n"
+_PATIENCE: Final = 60.0
+
+Found = TypeVar("Found")
+Say = Callable[[str], None]
+
+
+class Components:
+    """Cassandra and etcd, with data and logs in ``place``."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.etcd = EtcdCluster(place / "etcd")
+        self.cassandra = CassandraCluster(place / "cassandra")
+
+    @property
+    def store_settings(self) -> CassandraSettings:
+        """As the daemons open their store."""
+        return CassandraSettings(self.cassandra.contact_points, keyspace=_NAME)
+
+    async def catalog(self) -> Catalog:
+        """What the coordinator says now."""
+        coordinator = EtcdCoordinator(EtcdSettings(self.etcd.endpoints, f"{_NAME}/"))
+        try:
+            known = Catalog()
+            known.load(await coordinator.list(""))
+            return known
+        finally:
+            await coordinator.close()
+
+
+@asynccontextmanager
+async def components(place: Path, say: Say) -> AsyncIterator[Components]:
+    """Both, running; they end with the block, or with this process, however that ends."""
+    found = Components(place)
+    say("starting Cassandra and etcd")
+    async with found.etcd, found.cassandra:
+        yield found
+
+
+class System:
+    """The daemons, and what is asked of them."""
+
+    def __init__(self, components: Components, daemons: Daemons, client: ControlClient) -> None:
+        self.components = components
+        self.daemons = daemons
+        self.client = client
+        self.workers = [f"worker-{number}.0" for number in range(1, len(daemons.workers) + 1)]
+        """Their names, as the master has them."""
+
+    @property
+    def address(self) -> str:
+        """The masters, for clients."""
+        return self.daemons.address
+
+    def kill(self, worker: str) -> None:
+        """SIGKILL a worker; it is started again, after a second."""
+        self.daemons.kill(f"worker {self.workers.index(worker) + 1}")
+
+    def other(self, worker: str) -> str:
+        """The next worker after this one."""
+        return self.workers[(self.workers.index(worker) + 1) % len(self.workers)]
+
+    # Topologies and their intervals.
+
+    async def submit(self, target: str) -> catalog.TopologyRecord:
+        """Run the topology at ``module:attribute``."""
+        packaged = await asyncio.to_thread(load, target)
+        await self.client.upload_package(packaged.package.digest, packaged.package.data)
+        return await self.client.submit(packaged.spec())
+
+    async def cancel(self, topology: str) -> None:
+        """Stop a topology, and forget its state."""
+        await self.client.cancel(topology)
+
+    async def intervals(self, topology: str, computation: str) -> list[catalog.IntervalRecord]:
+        """In the order of their keys."""
+        found = await self.client.list_intervals(topology, computation)
+        return sorted((one.interval for one in found), key=lambda one: one.keys.start)
+
+    async def arrange(
+        self, topology: str, computation: str, points: Sequence[bytes], owners: Sequence[str]
+    ) -> list[catalog.IntervalRecord]:
+        """Have a computation's intervals begin at "" and at ``points``, on these workers; returns when all are so."""
+        for point in points:
+            if point not in {one.keys.start for one in await self.settled(topology, computation)}:
+                name = wire.IntervalName(topology=topology, computation=computation, key=point)
+                await self.client.split_interval(name, point)
+        found = await self.settled(topology, computation)
+        for one, owner in zip(found, owners, strict=True):
+            if one.owner.worker_id != owner:
+                await self.client.move_interval(wire.IntervalName(journal=one.journal), owner)
+        return await self.settled(topology, computation)
+
+    async def settled(self, topology: str, computation: str) -> list[catalog.IntervalRecord]:
+        """The intervals, once all have an owner and have let go of their parents."""
+
+        async def all_settled() -> list[catalog.IntervalRecord] | None:
+            found = await self.intervals(topology, computation)
+            return found if all(one.HasField("owner") and not one.parents for one in found) else None
+
+        return await until(all_settled, f"the intervals of {topology}/{computation} are not settled")
+
+    async def log_on(self, stream: str, worker: str) -> None:
+        """Have the log of a stream, on this worker."""
+        await self.client.ensure_stream_log(stream)
+
+        async def owned() -> catalog.IntervalRecord | None:
+            found = [one.interval for one in await self.client.list_intervals() if one.stream == stream]
+            return found[0] if found and found[0].HasField("owner") else None
+
+        log = await until(owned, f"stream {stream} has no log")
+        if log.owner.worker_id != worker:
+            await self.client.move_interval(wire.IntervalName(journal=log.journal), worker)
+
+    async def owner_of(self, topology: str, computation: str, key: bytes) -> Endpoint:
+        """Who owns a key; RequestError if nobody does."""
+        for one in reversed(await self.intervals(topology, computation)):
+            if one.keys.start <= key and one.HasField("owner"):
+                return one.owner
+        raise RequestError(FailureCode.NOT_FOUND, f"nobody owns key {key!r} of {topology}/{computation}", "")
+
+
+@asynccontextmanager
+async def system(found: Components, say: Say, workers: int, worker_code: str = "") -> AsyncIterator[System]:
+    """Masters, authorities and workers, serving; they end with the block. ``worker_code``: see :class:`Daemons`."""
+    settings = settings_of(found.etcd, found.cassandra, _NAME) + _SETTINGS
+    daemons = Daemons(found.place, settings, say, workers=workers, worker_code=worker_code)
+    say(f"starting {', '.join(daemons.services.processes)}")
+    async with daemons, ControlClient(daemons.address, patience=_PATIENCE) as client:
+        yield System(found, daemons, client)
+
+
+async def until(look: Callable[[], Awaitable[Found | None]], what: str, within: float = _PATIENCE) -> Found:
+    """Look until there is something; TimeoutError that says what is not."""
+    end = time.monotonic() + within
+    while (found := await look()) is None:
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}, after {within:.0f} s")
+        await asyncio.sleep(0.1)
+    return found

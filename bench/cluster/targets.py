@@ -1,0 +1,48 @@
+"""What the figures should be on two cores, and whether they are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from bench.report import Figure
+
+__all__ = ["TARGETS", "Target", "verdicts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound: at most so much, or at least."""
+
+    bound: float
+    at_least: bool = False
+
+    def met(self, value: float) -> bool:
+        """Whether a figure keeps it."""
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    def __str__(self) -> str:
+        return f"{'at least' if self.at_least else 'at most'} {self.bound:g}"
+
+
+TARGETS: Final = {
+    "stage_latency.strong.p50_ms": Target(8),
+    "stage_latency.strong.p95_ms": Target(30),
+    "stage_latency.plain.p50_ms": Target(3),
+    "group_commit.share_of_bare": Target(0.40, at_least=True),
+    "watermark_lag.per_stage_ms": Target(50),
+    "takeover.first_record_ms": Target(2_000),
+    **{f"interval_{change}.unavailable_p50_ms": Target(100) for change in ("move", "split", "merge")},
+    **{f"interval_{change}.unavailable_max_ms": Target(500) for change in ("move", "split", "merge")},
+}
+
+
+def verdicts(figures: Iterable[Figure]) -> list[str]:
+    """A line for each figure that has a target."""
+    return [
+        f"{'met   ' if TARGETS[one.name].met(one.value) else 'MISSED'}  {one.name} = {one.value:.2f}{one.unit and ' '}"
+        f"{one.unit} ({TARGETS[one.name]})"
+        for one in figures
+        if one.name in TARGETS
+    ]

@@ -1,0 +1,90 @@
+"""What the cluster's benchmark makes of moments, durations and entries, against naive reckoning."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.cluster.measures import added_lags, longest_gap, percentile, worst_gap
+from bench.cluster.recording import Written
+from bench.cluster.replay import by_journal
+from bench.cluster.stage_latency import figures
+from bench.cluster.targets import TARGETS, verdicts
+from bench.cluster.topologies import Ping, name_of
+from bench.report import Figure
+
+moments = st.lists(st.integers(0, 1_000), min_size=2, max_size=50, unique=True).map(sorted)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50), st.floats(0, 1))
+def test_a_percentile_has_its_share_of_all_values_at_or_below_it(values: list[float], share: float) -> None:
+    found = percentile(values, share)
+    assert found in values
+    assert sum(value <= found for value in values) >= share * len(values)
+    assert sum(value < found for value in values) <= share * len(values)
+
+
+def test_there_is_no_percentile_of_nothing() -> None:
+    with pytest.raises(ValueError, match="nothing"):
+        percentile([], 0.5)
+
+
+@given(moments, st.integers(0, 1_000), st.integers(0, 1_000))
+def test_the_longest_gap_is_that_of_any_two_neighbours_that_reach_into_the_span(
+    seen: list[int], one: int, other: int
+) -> None:
+    begin, end = sorted((one, other))
+    if not seen[0] < begin or not end <= seen[-1]:
+        with pytest.raises(ValueError, match="nothing was seen"):
+            longest_gap(seen, begin, end)
+        return
+    reaching = [(a, b) for a, b in pairwise(seen) if a < end and b >= begin]
+    reaching += [(a, b) for a, b in pairwise(seen) if a < end <= b]
+    assert longest_gap(seen, begin, end) == max(b - a for a, b in reaching)
+
+
+def test_an_interval_was_away_as_long_as_the_key_that_waited_longest() -> None:
+    assert worst_gap({"a": [0, 1, 2, 3, 4], "b": [0, 1, 3.5, 4]}, 1, 3) == 2.5
+
+
+def test_a_stage_adds_to_the_lag_of_the_one_before_it_8_2() -> None:
+    samples = [[5.0, 8.0, 20.0], [6.0, 10.0, 15.0], [1.0, 6.0, 16.0]]
+    assert added_lags(samples) == [median([3.0, 4.0, 5.0]), median([12.0, 5.0, 10.0])]
+
+
+def test_a_stage_lasts_from_the_production_to_the_receipt_of_the_result_8_1() -> None:
+    pings = [(Ping("u", "p", 0, 1_000_000, 3_000_000, 6_000_000), 10_000_000)]
+    found = {one.name: one.value for one in figures("strong", pings)}
+    assert found["stage_latency.strong.p50_ms"] == 5
+    assert found["stage_latency.strong.delivery.p50_ms"] == 2
+    assert found["stage_latency.strong.subscriber.p50_ms"] == 9
+    assert found["stage_latency.strong.whole.p50_ms"] == 10
+
+
+def test_entries_are_replayed_journal_by_journal_and_others_not_at_all(tmp_path: Path) -> None:
+    written = [Written(journal, 0.0, 0.0, entry) for journal, entry in (
+        ("count.1.j1", b"a"), ("authority.0", b"x"), ("count.1.j2", b"b"), ("count.11.j3", b"x"), ("count.1.j1", b"c")
+    )]  # fmt: skip
+    file = tmp_path / "1.entries"
+    file.write_bytes(msgspec.msgpack.encode(written))
+    assert by_journal(file, ("count.1",)) == {"count.1.j1": [b"a", b"c"], "count.1.j2": [b"b"]}
+
+
+def test_verdicts_name_each_figure_that_has_a_target_and_say_whether_it_is_met() -> None:
+    found = [Figure("group_commit.share_of_bare", 0.39, "", ()), Figure("takeover.first_record_ms", 1_999.0, "ms", ())]
+    missed, met = verdicts([*found, Figure("another", 1.0, "ms", ())])
+    assert missed.startswith("MISSED")
+    assert "0.39 (at least 0.4)" in missed
+    assert met.startswith("met")
+    assert TARGETS["takeover.first_record_ms"].met(2_000)
+
+
+def test_keys_are_ordered_as_their_numbers() -> None:
+    names = [name_of(number) for number in range(0, 2_000_000, 999)]
+    assert names == sorted(names)
