@@ -84,7 +84,8 @@ class Listeners:
 
     def __init__(self, current: Current) -> None:
         self._current = current
-        self._all: set[Listener] = set()
+        self._all: dict[Listener, None] = {}
+        """In the order of their coming."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -92,12 +93,12 @@ class Listeners:
     def add(self, computations: Iterable[str]) -> Listener:
         """A new watch; :meth:`remove` it in the end."""
         made = Listener(computations, self._current)
-        self._all.add(made)
+        self._all[made] = None
         return made
 
     def remove(self, listener: Listener) -> None:
         """End a watch."""
-        self._all.discard(listener)
+        self._all.pop(listener, None)
 
     def hear(self, values: Mapping[str, int], sequencers: Iterable[tuple[str, Member, int]]) -> None:
         """Broadcast."""

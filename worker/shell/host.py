@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -139,7 +139,7 @@ class CoreHost:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: int | None = None
         self._closed = False
-        self._deliveries: WeakSet[Delivery] = WeakSet()
+        self._deliveries: WeakKeyDictionary[Delivery, None] = WeakKeyDictionary()
         """Those that somebody here still holds: all that are not answered, and perhaps others."""
         self.fault = ""
         self.busy = 0.0
@@ -176,7 +176,7 @@ class CoreHost:
             if self._closed:
                 _refuse(event)
                 return
-            self._deliveries.add(event)
+            self._deliveries[event] = None
         if not self._closed:
             self._queue.post(self._handle, event)
 

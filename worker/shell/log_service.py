@@ -78,8 +78,8 @@ class LogService(SubscriptionServiceServicer):
 
     def __init__(self, find: Callable[[str], LogHostLike | None]) -> None:
         self._find = find
-        self._calls: set[_Call] = set()
-        self._askers: set[_Asker] = set()
+        self._calls: dict[_Call, None] = {}
+        self._askers: dict[_Asker, None] = {}
 
     def performers(self) -> dict[type, Callable[[Any], None]]:
         """By type of a log core's instruction: what performs it."""
@@ -120,7 +120,7 @@ class LogService(SubscriptionServiceServicer):
             start = _start_of(await anext(aiter(request_iterator), None))
             host = self._host(start.stream)
             call = _Call(start.stream)
-            self._calls.add(call)
+            self._calls[call] = None
             resume = start.resume_offset if start.HasField("resume_offset") else None
             host.post(Subscribe(call, start.cursor, _begin_of(start), start.window, resume, start.subscriber_id))
             host.post(Fetch(call, _RESPONSES_AHEAD))
@@ -137,7 +137,7 @@ class LogService(SubscriptionServiceServicer):
             if reader is not None:
                 reader.cancel()
             if call is not None and host is not None:
-                self._calls.discard(call)
+                self._calls.pop(call, None)
                 host.post(Unsubscribe(call))
 
     async def ListCursors(self, request: wire.ListCursorsRequest, context: Any) -> wire.ListCursorsResponse:
@@ -161,12 +161,12 @@ class LogService(SubscriptionServiceServicer):
     async def _ask(self, stream: str, event: Callable[[_Asker], Any]) -> list[CursorInfo]:
         host = self._host(stream)
         asker = _Asker(stream)
-        self._askers.add(asker)
+        self._askers[asker] = None
         try:
             host.post(event(asker))
             answer = await _within(_ANSWER_SECONDS, asker.answer, stream)
         finally:
-            self._askers.discard(asker)
+            self._askers.pop(asker, None)
         if answer.error is not None:
             raise answer.error
         return answer.cursors
