@@ -55,6 +55,12 @@ SEED ?= 1
 test-restarts: install ## Kill the server over and over under a load that verifies itself (RESTARTS=120 SEED=1)
 	@MILLWHEEL_RESTARTS=$(RESTARTS) MILLWHEEL_SEED=$(SEED) $(RUN) pytest -s tests/system/test_restarts.py $(ARGS)
 
+# The whole cluster in virtual time, from SEEDS seeds, of which SEED is the first.
+SEEDS ?= 300
+.PHONY: simulate
+simulate: install ## Simulate the whole cluster from seeds; show the history of one that fails (SEEDS=300 SEED=1)
+	@$(RUN) python -m simulation --seeds $(SEEDS) --seed $(SEED) $(ARGS)
+
 # The stages of `make lint`, in order; the first that fails ends it.
 .PHONY: lint
 lint: install ## Style, formatting, types, import rules, fresh stubs

@@ -1,0 +1,198 @@
+"""The computations of simulated topologies: user code that passes records on, and watches what the system does to it.
+
+Whatever a block does, the ids of the records that it took leave it exactly once on each of its outputs, sooner or
+later. Each step is numbered by a counter in the key's state, so that the order of a key's steps shows at the sinks,
+whatever crashed in between. What a hook sees that no hook may see is noted in ``SEEN``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+
+import millwheel as mw
+
+__all__ = ["SEEN", "Count", "Delay", "Item", "Pass", "Window", "assemble"]
+
+SEEN: Final[list[str]] = []
+"""What hooks complained of, in the present run."""
+
+
+class Step(msgspec.Struct, array_like=True, frozen=True):
+    """One hook's run that took effect: the ``number``-th of its key, at a low watermark."""
+
+    computation: str
+    key: str
+    number: int
+    watermark: int
+
+
+class Item(msgspec.Struct):
+    """A record. ``ids``: the injected records that it stands for; ``a`` and ``b``: what consumers key it by.
+
+    ``tainted``: one of them was injected late, so it may be late anywhere.
+    """
+
+    ids: list[int]
+    a: str
+    b: str
+    tainted: bool = False
+    steps: list[Step] = []
+
+
+class Bucket(msgspec.Struct):
+    """What a key has gathered under one tag."""
+
+    ids: list[int] = []
+    steps: list[Step] = []
+    tainted: bool = False
+    timestamp: int = mw.MIN_TIMESTAMP
+
+
+class Gathered(msgspec.Struct):
+    """A key's state: steps so far, and what waits for timers."""
+
+    number: int = 0
+    fired: int = mw.MIN_TIMESTAMP
+    buckets: dict[str, Bucket] = {}
+
+
+class _Block:
+    """What blocks have in common."""
+
+    def __init__(self, name: str, outputs: list[str]) -> None:
+        self.name = name
+        self.outputs = outputs
+
+    def complain(self, what: str) -> None:
+        """Note what may not be."""
+        SEEN.append(f"{self.name}: {what}")
+
+    def check(self, record: mw.Record[Item]) -> Item:
+        """G7: only what was injected late may ever be late."""
+        item = record.value
+        if record.late and not item.tainted:
+            self.complain(f"records {item.ids} at {record.timestamp} are late, but none of them was injected late (G7)")
+        return item
+
+    def emit(self, ctx: Any, item: Item, timestamp: Any = None) -> None:
+        """Produce on every output."""
+        for stream in self.outputs:
+            ctx.produce(stream, item, timestamp=timestamp)
+
+
+class Pass(_Block, mw.Computation[Item, int]):
+    """Sends on what it gets: a function of its input alone, as weak productions ask for."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
+        """Send it on."""
+        self.emit(ctx, self.check(record))
+
+
+class Count(_Block, mw.Computation[Item, int]):
+    """Numbers the records of each key."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
+        """Number it, and send it on."""
+        item = self.check(record)
+        ctx.state += 1
+        step = Step(self.name, ctx.key, ctx.state, ctx.watermark)
+        self.emit(ctx, Item(item.ids, item.a, item.b, item.tainted, [*item.steps, step]))
+
+
+class Window(_Block, mw.Computation[Item, Gathered]):
+    """Gathers each key's records by tumbling windows, and sends them on when the low watermark has passed them."""
+
+    def __init__(self, name: str, outputs: list[str], width: int) -> None:
+        super().__init__(name, outputs)
+        self.width = width
+
+    def process_record(self, ctx: mw.Context[Gathered], record: mw.Record[Item]) -> None:
+        """Put it into its window."""
+        end = record.timestamp - record.timestamp % self.width + self.width
+        gather(self, ctx, str(end), self.check(record), end)
+        ctx.set_timer(mw.Timestamp(end), str(end))
+
+    def process_timer(self, ctx: mw.Context[Gathered], timer: mw.Timer) -> None:
+        """The window is complete."""
+        if timer.timestamp > ctx.watermark:
+            self.complain(f"timer {timer} of key {ctx.key} fires at watermark {ctx.watermark} (G6)")
+        state = ctx.state
+        bucket = state.buckets.get(timer.tag)
+        if timer.timestamp < state.fired and bucket is not None and not bucket.tainted:
+            self.complain(f"timer {timer} of key {ctx.key} fires after that of {state.fired} (G5)")
+        state.fired = max(state.fired, timer.timestamp)
+        release(self, ctx, timer)
+
+
+class Delay(_Block, mw.Computation[Item, Gathered]):
+    """Sends each record on after some wall time."""
+
+    def __init__(self, name: str, outputs: list[str], wait: int) -> None:
+        super().__init__(name, outputs)
+        self.wait = wait
+
+    def process_record(self, ctx: mw.Context[Gathered], record: mw.Record[Item]) -> None:
+        """Keep it for a while."""
+        item = self.check(record)
+        tag = str(item.ids[0])
+        gather(self, ctx, tag, item, record.timestamp)
+        ctx.set_timer(mw.Timestamp(ctx.now + self.wait), tag, wall=True)
+
+    def process_timer(self, ctx: mw.Context[Gathered], timer: mw.Timer) -> None:
+        """It was kept long enough."""
+        if timer.timestamp > ctx.now:
+            self.complain(f"wall timer {timer} of key {ctx.key} fires at {ctx.now} (G6)")
+        release(self, ctx, timer)
+
+
+def gather(block: _Block, ctx: Any, tag: str, item: Item, timestamp: int) -> None:
+    """Add a record to a key's bucket."""
+    state: Gathered = ctx.state
+    state.number += 1
+    bucket = state.buckets.setdefault(tag, Bucket())
+    bucket.ids += item.ids
+    bucket.steps += [*item.steps, Step(block.name, ctx.key, state.number, ctx.watermark)]
+    bucket.tainted |= item.tainted
+    bucket.timestamp = timestamp
+
+
+def _least(timer: mw.Timer) -> int:
+    """The least timestamp that a firing may produce at: a watermark timer's own."""
+    return mw.MIN_TIMESTAMP if timer.wall else timer.timestamp
+
+
+def release(block: _Block, ctx: Any, timer: mw.Timer) -> None:
+    """Send a key's bucket on."""
+    state: Gathered = ctx.state
+    bucket = state.buckets.pop(timer.tag, None)
+    if bucket is None:
+        block.complain(f"timer {timer} of key {ctx.key} fires a second time (G6)")
+        return
+    state.number += 1
+    steps = [*bucket.steps, Step(block.name, ctx.key, state.number, ctx.watermark)]
+    a, b = ctx.key, f"{chr(33 + sum(bucket.ids) % 90)}{len(bucket.ids)}"
+    block.emit(ctx, Item(bucket.ids, a, b, bucket.tainted, steps), max(bucket.timestamp, _least(timer)))
+
+
+_KINDS: Final[dict[str, Any]] = {"pass": Pass, "count": Count, "window": Window, "delay": Delay}
+
+
+def assemble(text: str) -> mw.Topology:
+    """The topology that a plan describes; see :mod:`simulation.plan`."""
+    plan = json.loads(text)
+    topology = mw.Topology(plan["name"])
+    for source in plan["sources"]:
+        topology.source(source["name"], Item, injectors=source["injectors"])
+    for node in plan["nodes"]:
+        block = _KINDS[node["kind"]](node["name"], node["outputs"], *node["arguments"])
+        topology.add(
+            block,
+            name=node["name"],
+            inputs={stream: mw.key(field) for stream, field in node["inputs"].items()},
+            outputs=dict.fromkeys(node["outputs"], Item),
+            strong=node["strong"],
+        )
+    return topology

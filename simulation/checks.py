@@ -1,0 +1,128 @@
+"""What must hold of every run, whatever happened in it: the guarantees, judged from outside.
+
+While a run goes on: one writer per journal, and in order (G3); every key owned once (G11); the authority's values never
+back (G7). At its end: at each sink every record as often as paths lead there (G1), each key's steps in one order with
+watermarks that never go back (G5, G7). What only user code can see is checked there (:mod:`simulation.blocks`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from millwheel.authority.journal import decode_entry
+from millwheel.coordination.contract import Change
+from millwheel.core.catalog import Catalog
+from millwheel.core.interval_table import interval_from_proto
+from millwheel.core.keys import KeyInterval
+from millwheel.store.contract import Append
+from simulation.blocks import SEEN, Item
+from simulation.clients import Progress
+from simulation.store import StoreWatch
+from simulation.world import World
+
+__all__ = ["Checks"]
+
+
+def _covers(intervals: list[KeyInterval]) -> bool:
+    """Whether every key is in one of the intervals, and in no other."""
+    ordered = sorted(intervals, key=lambda one: one.start)
+    ends = [one.end for one in ordered]
+    return bool(ordered) and [b"", *ends] == [*(one.start for one in ordered), None]
+
+
+class Checks(StoreWatch):
+    """All checkers of one run."""
+
+    def __init__(self, world: World, progress: Progress) -> None:
+        self._world = world
+        self._progress = progress
+        self._owners: dict[tuple[str, int], str] = {}
+        self._heads: dict[str, tuple[int, int]] = {}
+        self._broadcast: dict[str, int] = {}
+        self._catalog = Catalog()
+        world.changes.append(self._changed)
+
+    # While it goes on.
+
+    def fenced(self, who: str, journal: str, sequencer: int) -> None:
+        """A sequencer opens a journal once, for one process."""
+        before = self._owners.setdefault((journal, sequencer), who)
+        if before != who:
+            self._world.violated(f"{who} opened {journal} with sequencer {sequencer}, which is {before}'s (G3)")
+        self._world.history.note(f"fenced {journal} with {sequencer}", who)
+
+    def appended(self, who: str, journal: str, append: Append) -> None:
+        """Appends of a journal come in order, from its newest owner."""
+        sequencer, commit = self._heads.get(journal, (0, -1))
+        owner = self._owners.get((journal, append.sequencer))
+        if owner != who:
+            self._world.violated(
+                f"{who} appended to {journal} as {append.sequencer}, which is {owner}'s sequencer (G3)"
+            )
+        if append.sequencer < sequencer or (commit >= 0 and append.commit != commit + 1):
+            self._world.violated(
+                f"{journal}: sequencer {append.sequencer} commit {append.commit} after {sequencer}, {commit} (G3)"
+            )
+        self._heads[journal] = (append.sequencer, append.commit)
+        self._world.history.note(f"commit {append.commit} of {journal}, {len(append.entry)} bytes", who)
+        if journal.startswith("authority."):
+            self._check_broadcast(journal, append)
+
+    def misused(self, who: str, error: Exception) -> None:
+        """The store was asked for what would lose something."""
+        self._world.violated(f"{who} misused the store: {type(error).__name__}: {error}")
+
+    def _check_broadcast(self, journal: str, append: Append) -> None:
+        for computation, value in decode_entry(append.entry, journal).values.items():
+            if value < self._broadcast.get(computation, value):
+                before = self._broadcast[computation]
+                self._world.violated(f"the watermark of {computation} goes from {before} to {value} (G7)")
+            self._broadcast[computation] = value
+
+    def _changed(self, changes: tuple[Change, ...]) -> None:
+        self._catalog.apply(changes)
+        for incarnation in {change.key.split("/")[1] for change in changes if change.key.startswith("intervals/")}:
+            record = self._catalog.interval_map(incarnation)
+            if record is None:
+                continue
+            intervals = [interval_from_proto(one.keys) for one in record.intervals]
+            if not _covers(intervals):
+                self._world.violated(f"the intervals of {incarnation} do not cover its keys once: {intervals} (G11)")
+
+    # At the end.
+
+    def conclude(self) -> None:
+        """Judge what came out."""
+        for complaint in SEEN:
+            self._world.violated(complaint)
+        for fault in self._world.history.faults:
+            self._world.violated(f"logged: {fault}")
+        for sink, expected in self._world.plan.expected().items():
+            records = self._progress.sunk.get(sink, {})
+            if sorted(records) != list(range(len(records))):
+                self._world.violated(f"stream {sink}: the offsets have gaps: {sorted(records)}")
+            self._check_queue(sink, expected, Counter(number for item in records.values() for number in item.ids))
+        self._check_steps([item for sunk in self._progress.sunk.values() for item in sunk.values()])
+
+    def _check_queue(self, sink: str, expected: Counter[int], found: Counter[int]) -> None:
+        """The total queue: nothing lost, nothing twice, nothing out of nowhere."""
+        lost, extra = expected - found, found - expected
+        if lost:
+            self._world.violated(f"stream {sink} lacks records {dict(lost)} (G1)")
+        if extra:
+            self._world.violated(f"stream {sink} has records {dict(extra)} too often (G1)")
+
+    def _check_steps(self, items: list[Item]) -> None:
+        """Counters: each key's steps are 1, 2, 3, … without a gap, at watermarks that never go back."""
+        keys: dict[tuple[str, str], dict[int, int]] = {}
+        for item in items:
+            for step in item.steps:
+                seen = keys.setdefault((step.computation, step.key), {})
+                if seen.setdefault(step.number, step.watermark) != step.watermark:
+                    self._world.violated(f"{step.computation}, key {step.key}: step {step.number} was made twice (G1)")
+        for (computation, key), steps in keys.items():
+            if sorted(steps) != list(range(1, len(steps) + 1)):
+                self._world.violated(f"{computation}, key {key}: steps {sorted(steps)} have gaps (G1)")
+            watermarks = [steps[number] for number in sorted(steps)]
+            if watermarks != sorted(watermarks):
+                self._world.violated(f"{computation}, key {key}: the watermark goes back: {watermarks} (G7)")

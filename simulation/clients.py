@@ -1,0 +1,137 @@
+"""Those who use the cluster: an operator who submits the topology, injectors, and a subscriber for each sink."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import Injector
+from millwheel.client.injector.errors import InjectorError
+from millwheel.client.subscription import Subscription
+from millwheel.rpc.failures import RequestError
+from simulation.blocks import Item, assemble
+from simulation.cluster import MASTERS
+from simulation.plan import Input, Reader, package_of
+from simulation.process import Process
+from simulation.world import Main, World
+
+__all__ = ["Progress", "operator", "reader", "subscriber"]
+
+_ADDRESS: Final = ",".join(f"{name}:1" for name in MASTERS)
+
+
+class Progress:
+    """What the users' own disks and eyes have kept, whatever became of their processes."""
+
+    def __init__(self) -> None:
+        self.submitted = asyncio.Event()
+        self.read: dict[tuple[str, str], int] = {}
+        """By injector process: its records below this number are known to be ACKed."""
+        self.finished: set[tuple[str, str]] = set()
+        self.sunk: dict[str, dict[int, Item]] = {}
+        """By sink: what came at which offset."""
+        self.ended: set[str] = set()
+        """The sinks whose end was seen."""
+
+
+def operator(progress: Progress) -> Main:
+    """Submits the topology."""
+
+    async def main(world: World, process: Process) -> None:
+        package = package_of(world.plan)
+        spec = assemble(world.plan.text()).to_spec(package.reference())
+        async with ControlClient(_ADDRESS, patience=20.0) as client:
+            while not progress.submitted.is_set():
+                try:
+                    await client.upload_package(package.digest, package.data)
+                    await client.submit(spec, request_id="the only one")
+                    progress.submitted.set()
+                except RequestError as error:
+                    world.history.note(f"not submitted yet: {error}")
+                    await asyncio.sleep(1.0)
+
+    return main
+
+
+def reader(progress: Progress, which: Reader) -> Main:
+    """Injects a source's records, from where its last life knows them to be ACKed."""
+    name = (which.stream, which.process)
+
+    async def main(world: World, process: Process) -> None:
+        await progress.submitted.wait()
+        topology = assemble(world.plan.text())
+        while name not in progress.finished:
+            try:
+                injector = Injector(_ADDRESS, which.stream, process=which.process, topology=topology)
+                async with injector:
+                    await _inject(world, progress, which, injector)
+                    await injector.finish()
+                    progress.finished.add(name)
+            except RequestError as error:
+                world.history.note(f"begins anew: {error}")
+                if error.reason == "INJECTOR_FINISHED" and progress.read.get(name, 0) == len(which.inputs):
+                    progress.finished.add(name)
+            except (InjectorError, TimeoutError) as error:
+                world.history.note(f"begins anew: {type(error).__name__} {error}")
+            await asyncio.sleep(0.5)
+
+    return main
+
+
+async def _inject(world: World, progress: Progress, which: Reader, injector: Injector) -> None:
+    name = (which.stream, which.process)
+    pace = world.plan.span / len(which.inputs)
+    for number in range(progress.read.get(name, 0), len(which.inputs)):
+        await _send(injector, which, which.inputs[number], number)
+        await injector.advance(which.promises[number])
+        if world.chance.random() < 0.3:
+            await injector.flush()
+            progress.read[name] = number + 1
+        await asyncio.sleep(pace * world.chance.uniform(0.0, 2.0))
+    await injector.flush()
+    progress.read[name] = len(which.inputs)
+
+
+async def _send(injector: Injector, which: Reader, record: Input, position: int) -> None:
+    item = Item([record.number], record.a, record.b, record.late)
+    if which.by_position:
+        await injector.send(item, timestamp=record.timestamp, position=position)
+    else:
+        await injector.send(item, timestamp=record.timestamp, id=str(record.number))
+
+
+def subscriber(progress: Progress, stream: str) -> Main:
+    """Reads a sink to its end, under a durable cursor."""
+
+    async def main(world: World, process: Process) -> None:
+        await progress.submitted.wait()
+        while stream not in progress.ended:
+            try:
+                await _read(world, progress, stream)
+            except (RequestError, TimeoutError) as error:
+                world.history.note(f"subscribes again: {error}")
+            await asyncio.sleep(0.5)
+
+    return main
+
+
+async def _read(world: World, progress: Progress, stream: str) -> None:
+    sunk = progress.sunk.setdefault(stream, {})
+    subscription = Subscription(
+        stream, cursor="reader", record_type=Item, address=_ADDRESS, until_end=True, watermarks=True, patience=20.0
+    )
+    async with subscription:
+        watermark = subscription.watermark
+        async for batch in subscription:
+            for offset, timestamp, item in batch:
+                if sunk.setdefault(offset, item) != item:
+                    world.violated(f"stream {stream} has two records at offset {offset}")
+                if timestamp < watermark and not item.tainted:
+                    world.violated(f"stream {stream}, offset {offset}: {timestamp} after watermark {watermark} (G7)")
+            watermark = max(watermark, batch.watermark)
+            world.history.note(f"{stream}: {len(batch)} records up to {batch.next_offset}")
+            await subscription.ack(batch.next_offset)
+            if world.chance.random() < 0.2:
+                await subscription.flush()
+    progress.ended.add(stream)

@@ -1,0 +1,89 @@
+"""The clocks and the chance of simulated processes, in the place of the machine's.
+
+The product reads clocks through the ``time`` module and draws names with ``uuid4``. For the length of a run these are
+the simulated process's: wall clocks with skew, drift and jumps; steady ones that all show virtual time.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any, Final
+from unittest.mock import patch
+
+from millwheel.worker.shell.load import LoadMeter
+from simulation.loop import SimulatedLoop
+from simulation.process import PROCESS
+
+__all__ = ["BEGINNING", "replaced"]
+
+BEGINNING: Final = 1_700_000_000.0
+"""The true wall time at virtual second 0."""
+
+_REAL: Final = {name: getattr(time, name) for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter")}
+
+
+@contextmanager
+def replaced(loop: SimulatedLoop, seed: int) -> Iterator[None]:
+    """While it lasts, clocks, chance and the machine's load are the simulation's."""
+
+    def wall() -> float:
+        process = PROCESS.get()
+        true = loop.time()
+        return BEGINNING + (true if process is None else process.clock.wall(true))
+
+    def drawn() -> uuid.UUID:
+        return uuid.UUID(int=random.getrandbits(128), version=4)
+
+    steady: Callable[[], float] = loop.time
+    fakes: dict[Any, Any] = {
+        _REAL["time"]: wall,
+        _REAL["time_ns"]: lambda: int(wall() * 1e6) * 1_000,
+        _REAL["monotonic"]: steady,
+        _REAL["monotonic_ns"]: lambda: int(steady() * 1e9),
+        _REAL["perf_counter"]: steady,
+        time.thread_time: lambda: 0.0,
+        uuid.uuid4: drawn,
+    }
+    state = random.getstate()
+    random.seed(seed)
+    with ExitStack() as stack:
+        for module, name, fake in _places(fakes):
+            stack.enter_context(patch.object(module, name, fake))
+        stack.enter_context(patch.object(LoadMeter.__init__, "__defaults__", _steadied(steady)))
+        stack.enter_context(patch("millwheel.worker.shell.load.psutil", _MACHINE))
+        try:
+            yield
+        finally:
+            random.setstate(state)
+
+
+def _places(fakes: dict[Any, Any]) -> list[tuple[Any, str, Any]]:
+    """Where the product, and the ``time`` module itself, name what is replaced."""
+    modules = [time, *(module for name, module in sorted(sys.modules.items()) if name.startswith("millwheel."))]
+    found = []
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if callable(value) and getattr(value, "__module__", "") in ("time", "uuid") and value in fakes:
+                found.append((module, name, fakes[value]))
+    return found
+
+
+def _steadied(steady: Callable[[], float]) -> tuple[Any, ...]:
+    """The defaults of a load meter, with another clock."""
+    defaults = LoadMeter.__init__.__defaults__ or ()
+    return tuple(steady if one is _REAL["monotonic"] else one for one in defaults)
+
+
+_MACHINE: Final = SimpleNamespace(
+    Process=lambda: SimpleNamespace(
+        cpu_times=lambda: SimpleNamespace(user=0.0, system=0.0), memory_info=lambda: SimpleNamespace(rss=64 << 20)
+    ),
+    virtual_memory=lambda: SimpleNamespace(total=8 << 30),
+)
+"""A machine on which nothing costs anything."""

@@ -1,0 +1,59 @@
+"""The cluster's own processes: each role as its daemon runs it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any, Final, cast
+
+from prometheus_client import CollectorRegistry
+
+from millwheel.cli.backends import Backends
+from millwheel.cli.daemons.authority import AUTHORITY
+from millwheel.cli.daemons.frame import Daemon, Role
+from millwheel.cli.daemons.master import MASTER
+from millwheel.cli.daemons.pieces import ensure_cluster_settings, patiently
+from millwheel.cli.daemons.worker import WORKER
+from millwheel.config import AuthoritySection, ClusterSection, MasterSection, Settings, WorkerSection
+from simulation.process import Process
+from simulation.serving import SimulatedServer
+from simulation.world import Main, World
+
+__all__ = ["AUTHORITIES", "MASTERS", "WORKERS", "start_cluster"]
+
+MASTERS: Final = ("m0", "m1")
+AUTHORITIES: Final = ("t0", "t1")
+WORKERS: Final = ("w0", "w1", "w2")
+
+
+def start_cluster(world: World) -> None:
+    """Start all of it."""
+    for names, role in ((MASTERS, MASTER), (AUTHORITIES, AUTHORITY), (WORKERS, WORKER)):
+        for name in names:
+            world.start(name, _daemon(role))
+
+
+def _daemon(role: Role) -> Main:
+    async def main(world: World, process: Process) -> None:
+        address = f"{process.name}:1"
+        settings = _settings(world, process)
+        server = SimulatedServer(world.network, process, address)
+        backends = Backends(world.store, world.coordinator, AsyncExitStack())
+        ensure: Callable[[], Any] = lambda: ensure_cluster_settings(world.coordinator, settings.cluster)  # noqa: E731
+        shards = await patiently("settling the shards", ensure)
+        daemon = Daemon(settings, address, 0, cast("Any", server), backends, CollectorRegistry(), shards)
+        async with role.open(daemon):
+            server.start()
+            await asyncio.Event().wait()
+
+    return main
+
+
+def _settings(world: World, process: Process) -> Settings:
+    return Settings(
+        cluster=ClusterSection(authority_shards=2),
+        master=MasterSection(lease_seconds=3.0, intervals_per_computation=world.plan.intervals, balance=False),
+        worker=WorkerSection(id=process.name, lease_seconds=4.0, drain_seconds=2.0, packages=world.directory),
+        authority=AuthoritySection(lease_seconds=3.0),
+    )

@@ -1,0 +1,186 @@
+"""An asyncio event loop in virtual time, whose steps belong to simulated processes.
+
+When nothing is ready, time jumps to the next timer: a run takes as long as its steps take. Steps of different processes
+that are ready at the same moment are taken in an order that the seed decides; those of one process in the order in
+which they were scheduled, as in reality. Threads and sockets are errors: nothing may happen that no seed
+decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from random import Random
+from typing import Any, NoReturn
+
+from simulation.process import PROCESS, Process
+
+__all__ = ["SimulatedLoop", "StuckError"]
+
+
+class StuckError(Exception):
+    """Nothing is ready and no timer is set, but the work is not done."""
+
+
+class _Future(asyncio.Future[Any]):
+    """A future whose place in a set does not depend on its address in memory."""
+
+    def __init__(self, number: int, loop: SimulatedLoop) -> None:
+        super().__init__(loop=loop)
+        self._number = number
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Task(asyncio.Task[Any]):
+    """A task likewise."""
+
+    def __init__(
+        self,
+        number: int,
+        work: Generator[Any, None, Any] | Coroutine[Any, Any, Any],
+        loop: SimulatedLoop,
+        name: str | None,
+        context: Context | None,
+    ) -> None:
+        # Before the rest: registering a task hashes it.
+        self._number = number
+        self.process = PROCESS.get() if context is None else context.get(PROCESS)
+        super().__init__(work, loop=loop, name=name or "task", context=context)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """See the module. ``chance`` decides who is first."""
+
+    def __init__(self, chance: Random) -> None:
+        super().__init__()
+        self._chance = chance
+        self._now = 0.0
+        self._queue: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._serial = 0
+        self.steps = 0
+        """Steps taken so far."""
+
+    # What asyncio asks of a loop.
+
+    def time(self) -> float:
+        """Virtual seconds since the run began."""
+        return self._now
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        """See :meth:`asyncio.AbstractEventLoop.call_soon`."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._queue.append(handle)
+        return handle
+
+    # Nothing here has threads: what asyncio says from a finalizer comes from this one, too.
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """See :meth:`asyncio.AbstractEventLoop.call_at`."""
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._serial += 1
+        heapq.heappush(self._timers, (when, self._serial, handle))
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """See :meth:`asyncio.AbstractEventLoop.call_later`."""
+        return self.call_at(self._now + max(delay, 0.0), callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """A cancelled timer is passed over when its time comes."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """See :meth:`asyncio.AbstractEventLoop.create_future`."""
+        self._serial += 1
+        return _Future(self._serial, self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        """See :meth:`asyncio.AbstractEventLoop.create_task`."""
+        self._serial += 1
+        return _Task(self._serial, coro, self, name, context)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override]
+        """An error: there are no threads."""
+        raise RuntimeError(f"a thread in a simulation: {func}")
+
+    def _process_events(self, event_list: Any) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        """Nobody waits for it."""
+
+    # Steps.
+
+    def _run_once(self) -> None:
+        if not self._queue:
+            self._advance()
+        batch, self._queue = self._queue, deque()
+        for handle in self._ordered(batch) if len(batch) > 1 else batch:
+            if handle._cancelled:
+                continue
+            process: Process | None = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+            if process is not None and (process.paused or not process.alive):
+                if process.alive:
+                    process.held.append(handle)
+                continue
+            self.steps += 1
+            handle._run()
+
+    def _advance(self) -> None:
+        """Let time jump to the next timer, and make all that are due ready."""
+        timers = self._timers
+        while timers:
+            when, _, handle = heapq.heappop(timers)
+            if handle._cancelled:
+                continue
+            self._now = max(self._now, when)
+            self._queue.append(handle)
+            while timers and timers[0][0] <= self._now:
+                self._queue.append(heapq.heappop(timers)[2])
+            return
+        if self._stopping:  # type: ignore[attr-defined]
+            return
+        raise StuckError("nothing is ready, and no timer is set")
+
+    def _ordered(self, batch: deque[asyncio.Handle]) -> list[asyncio.Handle]:
+        """Steps by process; which is first, the seed decides."""
+        by_process: dict[Process | None, list[asyncio.Handle]] = {}
+        for handle in batch:
+            by_process.setdefault(handle._context.get(PROCESS), []).append(handle)  # type: ignore[attr-defined]
+        groups = list(by_process.values())
+        if len(groups) > 1:
+            self._chance.shuffle(groups)
+        return [handle for group in groups for handle in group]
+
+    # Processes.
+
+    def pause(self, process: Process) -> None:
+        """As SIGSTOP: its steps wait. Time goes on."""
+        process.paused = True
+
+    def resume(self, process: Process) -> None:
+        """As SIGCONT."""
+        process.paused = False
+        held, process.held = process.held, []
+        self._queue.extend(held)
+
+    def kill(self, process: Process) -> None:
+        """As SIGKILL: it takes no step more."""
+        process.alive = False
+        process.held.clear()
+        process.tasks = [task for task in asyncio.all_tasks(self) if getattr(task, "process", None) is process]

@@ -1,0 +1,165 @@
+"""What a seed decides beforehand: the topology, its input, the cluster's settings, and what is to come of it all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from millwheel.core.time import seconds
+from millwheel.sdk.package import CodePackage
+from simulation.clocks import BEGINNING
+
+__all__ = ["Input", "Plan", "Reader", "package_of", "plan_for"]
+
+FIRST: Final = int(BEGINNING) * 1_000_000
+"""The first event time, in microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One record to be injected. ``late``: it is behind what its process has promised."""
+
+    number: int
+    timestamp: int
+    a: str
+    b: str
+    late: bool
+
+
+@dataclass(slots=True)
+class Reader:
+    """One injector process: its source's records in order, and what may be promised after each."""
+
+    stream: str
+    process: str
+    inputs: list[Input]
+    promises: list[int]
+    by_position: bool
+
+
+@dataclass(slots=True)
+class Plan:
+    """Everything that is fixed before a run begins."""
+
+    seed: int
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    readers: list[Reader] = field(default_factory=list)
+    intervals: int = 1
+    span: float = 10.0
+    """Seconds over which the input comes, and faults happen."""
+
+    @property
+    def sinks(self) -> list[str]:
+        """The streams that nobody consumes."""
+        consumed = {stream for node in self.nodes for stream in node["inputs"]}
+        return sorted({stream for node in self.nodes for stream in node["outputs"]} - consumed)
+
+    def text(self) -> str:
+        """The topology, for :func:`simulation.blocks.assemble`."""
+        return json.dumps({"name": "simulated", "sources": self.sources, "nodes": self.nodes})
+
+    def expected(self) -> dict[str, Counter[int]]:
+        """By sink: how often each injected record is to arrive there. Blocks lose nothing and repeat nothing."""
+        at: dict[str, Counter[int]] = {source["name"]: Counter() for source in self.sources}
+        for reader in self.readers:
+            at[reader.stream].update(one.number for one in reader.inputs)
+        for node in self.nodes:  # in the order of the streams
+            taken: Counter[int] = Counter()
+            for stream in node["inputs"]:
+                taken.update(at[stream])
+            for stream in node["outputs"]:
+                at[stream] = taken
+        return {sink: at[sink] for sink in self.sinks}
+
+
+def plan_for(seed: int) -> Plan:
+    """The plan of a seed."""
+    chance = Random(f"plan {seed}")
+    plan = Plan(seed, intervals=chance.choice((1, 1, 2, 3)), span=chance.uniform(4.0, 12.0))
+    _choose_topology(plan, chance)
+    _choose_inputs(plan, chance)
+    return plan
+
+
+def _node(name: str, inputs: dict[str, str], outputs: list[str], chance: Random, last: bool) -> dict[str, Any]:
+    kind = chance.choice(("pass", "count", "window", "delay") if not last else ("count", "window"))
+    arguments: list[int] = []
+    if kind == "window":
+        arguments = [chance.choice((seconds(1), seconds(3), seconds(20)))]
+    elif kind == "delay":
+        arguments = [chance.choice((200_000, 1_500_000))]
+    strong = not (kind == "pass" and chance.random() < 0.6)
+    return {
+        "name": name,
+        "kind": kind,
+        "inputs": inputs,
+        "outputs": outputs,
+        "arguments": arguments,
+        "strong": strong,
+    }
+
+
+def _choose_topology(plan: Plan, chance: Random) -> None:
+    shape = chance.choice(("chain", "chain", "fan", "join", "diamond"))
+    plan.sources = [{"name": "s0", "injectors": []}]
+    if shape == "join":
+        plan.sources.append({"name": "s1", "injectors": []})
+
+    def key() -> str:
+        return chance.choice("ab")
+
+    if shape == "chain":
+        length = chance.randint(1, 3)
+        for number in range(length):
+            last = number == length - 1
+            before = f"x{number - 1}" if number else "s0"
+            plan.nodes.append(_node(f"c{number}", {before: key()}, [f"x{number}"], chance, last))
+    elif shape == "fan":
+        plan.nodes.append(_node("c0", {"s0": key()}, ["x0", "x1"], chance, False))
+        plan.nodes.append(_node("c1", {"x0": key()}, ["x2"], chance, True))
+    elif shape == "join":
+        plan.nodes.append(_node("c0", {"s0": key(), "s1": key()}, ["x0"], chance, False))
+        plan.nodes.append(_node("c1", {"x0": key()}, ["x1"], chance, True))
+    else:
+        plan.nodes.append(_node("c0", {"s0": key()}, ["x0", "x1"], chance, False))
+        plan.nodes.append(_node("c1", {"x0": key()}, ["x2"], chance, False))
+        plan.nodes.append(_node("c2", {"x2": key(), "x1": key()}, ["x3"], chance, True))
+
+
+def _choose_inputs(plan: Plan, chance: Random) -> None:
+    numbers = iter(range(1, 1_000_000))
+    keys = [f"{chr(chance.randint(33, 125))}{chr(chance.randint(33, 125))}" for _ in range(chance.choice((1, 3, 8)))]
+    for source in plan.sources:
+        names = ["r0", "r1"][: chance.choice((1, 2))]
+        if chance.random() < 0.5:
+            source["injectors"] = names
+        for name in names:
+            count = chance.choice((5, 15, 30))
+            late = chance.choice((0.0, 0.0, 0.1))
+            inputs, promises = [], []
+            at = FIRST
+            for _ in range(count):
+                at += chance.choice((0, 10_000, 300_000, 1_000_000))
+                behind = chance.random() < late and at > FIRST + 2_000_000
+                stamp = at - chance.randint(1_000_000, 2_000_000) if behind else at + chance.randint(0, 500_000)
+                inputs.append(Input(next(numbers), stamp, chance.choice(keys), chance.choice(keys), behind))
+                promises.append(at)
+            plan.readers.append(Reader(source["name"], name, inputs, promises, chance.random() < 0.5))
+
+
+def package_of(plan: Plan) -> CodePackage:
+    """The plan's topology as a code package, as users send it."""
+    name = f"simulated_{plan.seed & ((1 << 64) - 1):x}"
+    source = f"from simulation.blocks import assemble\n\ntopology = assemble({plan.text()!r})\n"
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(f"{name}.py", (1980, 1, 1, 0, 0, 0)), source)
+    data = packed.getvalue()
+    return CodePackage(data, hashlib.sha256(data).hexdigest(), f"{name}:topology")

@@ -1,0 +1,68 @@
+"""Simulated processes: whose every step is, and what becomes of it when the process is paused or killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any
+
+__all__ = ["PROCESS", "Clock", "Process"]
+
+PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=None)
+"""Whose step is being taken; None: the world's own."""
+
+
+class Clock:
+    """A process's wall clock: ``offset`` seconds from the true time, going wrong by ``drift`` seconds a second."""
+
+    __slots__ = ("_since", "drift", "offset")
+
+    def __init__(self, offset: float = 0.0, drift: float = 0.0) -> None:
+        self.offset = offset
+        self.drift = drift
+        self._since = 0.0
+
+    def wall(self, true: float) -> float:
+        """What it shows at ``true`` seconds."""
+        return true + self.offset + (true - self._since) * self.drift
+
+
+class Process:
+    """One life of one process. ``name`` is also its host, which it has for itself."""
+
+    __slots__ = ("alive", "clock", "context", "held", "life", "loop", "name", "paused", "tasks")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, life: int, clock: Clock) -> None:
+        self.loop = loop
+        self.name = name
+        self.life = life
+        self.clock = clock
+        self.alive = True
+        self.paused = False
+        self.held: list[asyncio.Handle] = []
+        """What became due while it was paused, in order."""
+        self.tasks: list[asyncio.Task[Any]] = []
+        """Of a dead one: those that will never go on. They are kept, so that nothing of them is finalized."""
+        self.context: Context = copy_context()
+        self.context.run(PROCESS.set, self)
+
+    def __repr__(self) -> str:
+        return f"{self.name}.{self.life}"
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
+        """Have the process do something."""
+        return self.loop.create_task(work, name=name, context=self.context.copy())
+
+    def enter(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Something reaches the process from outside: now, or when it goes on; never if it is dead."""
+        if not self.alive:
+            return
+        if self.paused:
+            self.held.append(asyncio.Handle(call, arguments, self.loop, self.context.copy()))
+        else:
+            self.context.copy().run(call, *arguments)
+
+    def later(self, delay: float, call: Callable[..., Any], *arguments: Any) -> asyncio.TimerHandle:
+        """A timer of the process's own."""
+        return self.loop.call_later(delay, call, *arguments, context=self.context.copy())

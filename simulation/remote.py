@@ -1,0 +1,96 @@
+"""A service beyond the network, as its clients meet it: slow, away, and not always saying what it did.
+
+A request is carried out in one step of the world's. Before and after it there is the network: what is asked may arrive
+late, even after its sender gave up, or died; and what came of it may never be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, TypeVar
+
+from simulation.network import Network
+from simulation.process import PROCESS, Process
+
+__all__ = ["Remote", "Weather"]
+
+Answer = TypeVar("Answer")
+
+
+class Weather:
+    """How a service does at present. Chances from 0 to 1, times in seconds."""
+
+    def __init__(self) -> None:
+        self.away = False
+        """Whether it refuses everything."""
+        self.slow = 0.0
+        """What is added to each request."""
+        self.lost = 0.0
+        """The chance that a request's outcome is not told."""
+        self.latest = 20.0
+        """How long after it was asked for something of which nothing was told may still happen."""
+
+
+class Remote:
+    """One such service, on host ``name``. ``unavailable`` makes what a caller is told of an unknown outcome."""
+
+    def __init__(
+        self, network: Network, name: str, chance: Random, unavailable: Callable[[str], Exception], timeout: float
+    ) -> None:
+        self.name = name
+        self.weather = Weather()
+        self._network = network
+        self._chance = chance
+        self._unavailable = unavailable
+        self._timeout = timeout
+
+    async def ask(self, work: Callable[[], Answer]) -> Answer:
+        """The outcome of ``work``, done at the service; or the exception for an unknown one."""
+        process = PROCESS.get()
+        assert process is not None, "the world asks itself"
+        loop, weather = self._network.loop, self.weather
+        answer = loop.create_future()
+        timer = loop.call_later(self._timeout, _settle, answer, None, self._unavailable("no answer in time"))
+        delay = self._network.delay(process.name, self.name) + weather.slow * self._chance.random()
+        told = True
+        if self._network.is_cut(process.name, self.name):
+            delay, told = -1.0, False
+        elif weather.lost and self._chance.random() < weather.lost:
+            told = False
+            # Done at once, later, or never.
+            fate = self._chance.random()
+            delay = delay if fate < 0.4 else -1.0 if fate > 0.75 else self._chance.random() * weather.latest
+        if delay >= 0:
+            arguments = (process, work, answer if told else None)
+            loop.call_later(delay, self._serve, *arguments, context=self._network.context)
+        try:
+            result: Answer = await answer
+            return result
+        finally:
+            timer.cancel()
+
+    def _serve(self, process: Process, work: Callable[[], Any], answer: Any) -> None:
+        result, error = None, None
+        if self.weather.away:
+            error = self._unavailable("it is away")
+        else:
+            try:
+                result = work()
+            except Exception as raised:
+                error = raised
+        if answer is None or self._network.is_cut(self.name, process.name):
+            return
+        delay = self._network.delay(self.name, process.name)
+        self._network.loop.call_later(
+            delay, process.enter, _settle, answer, result, error, context=self._network.context
+        )
+
+
+def _settle(answer: Any, result: Any, error: Exception | None) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)

@@ -1,0 +1,109 @@
+"""One run: a seed from its plan to the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+from unittest.mock import patch
+
+from simulation.blocks import SEEN
+from simulation.calls import channel_of
+from simulation.checks import Checks
+from simulation.clients import Progress, operator, reader, subscriber
+from simulation.clocks import replaced
+from simulation.cluster import start_cluster
+from simulation.loop import SimulatedLoop, StuckError
+from simulation.plan import plan_for
+from simulation.world import World
+
+__all__ = ["Verdict", "run_seed"]
+
+_KEPT: Final[list[World]] = []
+
+LIMIT: Final = 300.0
+"""Virtual seconds after which a run that has not ended never will."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a seed. ``steps``: of the loop; ``seconds``: virtual."""
+
+    seed: int
+    violations: list[str]
+    history: str
+    digest: str
+    steps: int
+    seconds: float
+
+
+def run_seed(seed: int, directory: Path, arrange: Callable[[World], None] | None = None) -> Verdict:
+    """Run a seed; ``arrange`` may change the world before it begins.
+
+    Once in the life of a process: what the run leaves behind, tasks above all, must not be finalized before its end.
+    See :mod:`simulation.forking`.
+    """
+    gc.disable()
+    loop = SimulatedLoop(Random(f"loop {seed}"))
+    world = World(plan_for(seed), loop, directory)
+    _KEPT.append(world)
+    with ExitStack() as stack:
+        stack.enter_context(replaced(loop, seed))
+        stack.enter_context(world.history.listening())
+        stack.enter_context(
+            patch("grpc.aio.insecure_channel", lambda address, options=None: channel_of(world.network, address))
+        )
+        _run(world, arrange)
+    return Verdict(seed, world.violations, world.history.text(), world.history.digest(), loop.steps, loop.time())
+
+
+def _run(world: World, arrange: Callable[[World], None] | None) -> None:
+    SEEN.clear()
+    asyncio.set_event_loop(world.loop)
+    progress = Progress()
+    checks = Checks(world, progress)
+    world.store.watch = checks
+    world.loop.set_exception_handler(lambda _, context: _unhandled(world, context))
+    try:
+        world.loop.run_until_complete(world.loop.create_task(_life(world, progress, arrange)))
+    except StuckError as error:
+        world.violated(f"{error}: {_unfinished(world, progress)} (G8)")
+    checks.conclude()
+
+
+async def _life(world: World, progress: Progress, arrange: Callable[[World], None] | None) -> None:
+    """From the start of the cluster until everything has come out at its end."""
+    start_cluster(world)
+    if arrange is not None:
+        arrange(world)
+    world.start("operator", operator(progress))
+    for one in world.plan.readers:
+        world.start(f"{one.stream}-{one.process}", reader(progress, one))
+    for sink in world.plan.sinks:
+        world.start(f"sub-{sink}", subscriber(progress, sink))
+    while _unfinished(world, progress):
+        if world.loop.time() > LIMIT:
+            world.violated(f"it does not end: {_unfinished(world, progress)} (G8)")
+            return
+        await asyncio.sleep(0.25)
+    world.history.note("everything has come out")
+
+
+def _unfinished(world: World, progress: Progress) -> str:
+    """What is still to come; empty if nothing is."""
+    waits = [f"{one.stream}/{one.process} to finish" for one in world.plan.readers]
+    done = {f"{stream}/{process} to finish" for stream, process in progress.finished}
+    sinks = [f"the end of {sink}" for sink in world.plan.sinks if sink not in progress.ended]
+    return ", ".join([*(one for one in waits if one not in done), *sinks])
+
+
+def _unhandled(world: World, context: dict[str, object]) -> None:
+    error = context.get("exception")
+    if isinstance(error, StuckError):
+        raise error
+    world.violated(f"nobody took {type(error).__name__}: {error} ({context.get('message')})")

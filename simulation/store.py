@@ -1,0 +1,139 @@
+"""The store of a simulated cluster: the memory store's rules behind a network, and a record of who wrote what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from random import Random
+from typing import Any
+
+from millwheel.core.keys import KeyInterval
+from millwheel.store.contract import (
+    Append,
+    JournalHead,
+    PartId,
+    StateRow,
+    StoreError,
+    StoreUnavailableError,
+)
+from millwheel.store.memory import MemoryStore
+from simulation.network import Network
+from simulation.process import PROCESS
+from simulation.remote import Remote
+
+__all__ = ["SimulatedStore", "StoreWatch"]
+
+
+class StoreWatch:
+    """Told of everything that changes journals; checkers override what they need. ``who``: the process that asked."""
+
+    def fenced(self, who: str, journal: str, sequencer: int) -> None:
+        """A journal was fenced."""
+
+    def appended(self, who: str, journal: str, append: Append) -> None:
+        """An entry was appended."""
+
+    def misused(self, who: str, error: Exception) -> None:
+        """A call that no process may make."""
+
+
+class SimulatedStore:
+    """A :class:`~millwheel.store.contract.StateStore`; every process uses the same one."""
+
+    def __init__(self, network: Network, chance: Random, watch: StoreWatch) -> None:
+        self.inner = MemoryStore()
+        self.remote = Remote(network, "store", chance, StoreUnavailableError, 2.0)
+        self.watch = watch
+
+    async def _ask(
+        self, call: Callable[[], Coroutine[Any, Any, Any]], done: Callable[[str], None] | None = None
+    ) -> Any:
+        who = str(PROCESS.get())
+
+        def work() -> Any:
+            try:
+                result = _finished(call())
+            except StoreError:
+                raise
+            except Exception as error:
+                self.watch.misused(who, error)
+                raise
+            if done is not None:
+                done(who)
+            return result
+
+        return await self.remote.ask(work)
+
+    async def create_journal(self, journal: str, commit: int = 0) -> None:
+        """See :class:`StateStore`, here and below."""
+        await self._ask(lambda: self.inner.create_journal(journal, commit))
+
+    async def fence(self, journal: str, sequencer: int) -> JournalHead:
+        head: JournalHead = await self._ask(
+            lambda: self.inner.fence(journal, sequencer), lambda who: self.watch.fenced(who, journal, sequencer)
+        )
+        return head
+
+    async def seal(self, journal: str, sequencer: int) -> JournalHead:
+        head: JournalHead = await self._ask(lambda: self.inner.seal(journal, sequencer))
+        return head
+
+    async def read_head(self, journal: str) -> JournalHead:
+        head: JournalHead = await self._ask(lambda: self.inner.read_head(journal))
+        return head
+
+    async def append(self, journal: str, append: Append) -> None:
+        await self._ask(
+            lambda: self.inner.append(journal, append), lambda who: self.watch.appended(who, journal, append)
+        )
+
+    async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
+        found: list[bytes] = await self._ask(lambda: self.inner.read_entries(journal, first, last))
+        return found
+
+    async def delete_entries(self, journal: str, below: int) -> None:
+        await self._ask(lambda: self.inner.delete_entries(journal, below))
+
+    async def write_part(self, journal: str, part: PartId, blob: bytes) -> None:
+        await self._ask(lambda: self.inner.write_part(journal, part, blob))
+
+    async def read_parts(self, journal: str, parts: Sequence[PartId]) -> list[bytes]:
+        found: list[bytes] = await self._ask(lambda: self.inner.read_parts(journal, parts))
+        return found
+
+    async def list_parts(self, journal: str) -> list[PartId]:
+        found: list[PartId] = await self._ask(lambda: self.inner.list_parts(journal))
+        return found
+
+    async def delete_parts(self, journal: str, parts: Sequence[PartId]) -> None:
+        await self._ask(lambda: self.inner.delete_parts(journal, parts))
+
+    async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+        await self._ask(lambda: self.inner.write_states(computation, journal, sequencer, rows))
+
+    async def read_states(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+        found: list[StateRow | None] = await self._ask(lambda: self.inner.read_states(computation, keys))
+        return found
+
+    async def scan_states(
+        self, computation: str, interval: KeyInterval, after: bytes | None, limit: int
+    ) -> list[StateRow]:
+        found: list[StateRow] = await self._ask(lambda: self.inner.scan_states(computation, interval, after, limit))
+        return found
+
+    async def drop_journal(self, journal: str) -> None:
+        await self._ask(lambda: self.inner.drop_journal(journal))
+
+    async def drop_computation(self, computation: str) -> None:
+        await self._ask(lambda: self.inner.drop_computation(computation))
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+def _finished(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("the memory store waited for something")

@@ -1,0 +1,97 @@
+"""A simulated world: the cluster's processes, and everything outside of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from millwheel.coordination.contract import Change
+from simulation.coordinator import SimulatedCoordinator
+from simulation.history import History
+from simulation.loop import SimulatedLoop
+from simulation.network import Network
+from simulation.plan import Plan
+from simulation.process import Clock, Process
+from simulation.store import SimulatedStore, StoreWatch
+
+__all__ = ["Main", "World"]
+
+Main = Callable[["World", Process], Awaitable[None]]
+"""What a process does from its start to its end."""
+
+
+class World:
+    """Made anew for each run. Everything in it that is chance comes from the plan's seed."""
+
+    def __init__(self, plan: Plan, loop: SimulatedLoop, directory: Path) -> None:
+        self.plan = plan
+        self.loop = loop
+        self.directory = directory
+        self.chance = Random(f"world {plan.seed}")
+        self.history = History(loop)
+        self.network = Network(loop, Random(f"network {plan.seed}"))
+        self.violations: list[str] = []
+        self.watch = StoreWatch()
+        self.changes: list[Callable[[tuple[Change, ...]], None]] = []
+        self.store = SimulatedStore(self.network, Random(f"store {plan.seed}"), self.watch)
+        self.coordinator = SimulatedCoordinator(self.network, Random(f"coordinator {plan.seed}"), self._changed)
+        self.processes: dict[str, Process] = {}
+        """The present life of each."""
+        self._mains: dict[str, Main] = {}
+
+    def violated(self, what: str) -> None:
+        """A guarantee does not hold."""
+        self.violations.append(what)
+        self.history.note(f"VIOLATION {what}")
+
+    def _changed(self, changes: tuple[Change, ...]) -> None:
+        for hear in self.changes:
+            hear(changes)
+
+    # Processes.
+
+    def start(self, name: str, main: Main | None = None, clock: Clock | None = None) -> Process:
+        """Start a process, or start it again as it was."""
+        before = self.processes.get(name)
+        life = 1 if before is None else before.life + 1
+        kept = clock or (before.clock if before is not None else Clock())
+        process = self.processes[name] = Process(self.loop, name, life, kept)
+        main = self._mains[name] = main or self._mains[name]
+        self.history.note("starts", process)
+        process.spawn(self._live(main, process), name)
+        return process
+
+    async def _live(self, main: Main, process: Process) -> None:
+        try:
+            await main(self, process)
+        except Exception as error:
+            self.violated(f"{process} ended by {type(error).__name__}: {error}")
+        self.history.note("has ended", process)
+
+    def kill(self, name: str) -> None:
+        """As SIGKILL."""
+        process = self.processes[name]
+        if process.alive:
+            self.history.note("is killed", process)
+            self.loop.kill(process)
+            self.network.died(process)
+
+    def pause(self, name: str) -> None:
+        """As SIGSTOP."""
+        process = self.processes[name]
+        self.history.note("is paused", process)
+        self.loop.pause(process)
+        self.network.paused(process)
+
+    def resume(self, name: str) -> None:
+        """As SIGCONT."""
+        process = self.processes[name]
+        if process.paused:
+            self.history.note("goes on", process)
+            self.loop.resume(process)
+
+    def later(self, delay: float, call: Callable[..., Any], *arguments: Any) -> None:
+        """Have something happen by itself."""
+        self.loop.call_later(delay, call, *arguments, context=self.network.context)
