@@ -180,6 +180,20 @@ def test_g1_id_segments_are_read_at_the_parents_until_they_are_copied_6_1_1() ->
     assert len(Solo(Echo(), parts=taken).state.segments) == len(solo.state.segments)
 
 
+def test_g1_much_work_while_id_segments_are_copied_names_no_base_without_them_6_1_1() -> None:
+    parent, disk = sealed(segments=True)
+    solo = child(parent, settings=Settings(checkpoint_entries=2, flush_interval=0))
+    (copies,) = solo.take(CopyParts)
+    for number in range(RECORDS, RECORDS + 8):
+        opaque(solo, range(number, number + 1))
+        disk.serve(solo)
+    assert not solo.state.parts, "a takeover would look for the parents' parts in this journal"
+    disk.parts.update((copy, disk.parts[part]) for _, part, copy in copies.copies)
+    solo.handle(PartsWritten(copies.number))
+    disk.serve(solo)
+    assert {copy for _, _, copy in copies.copies} <= set(solo.state.parts)
+
+
 def test_letting_go_comes_before_new_work_when_somebody_waits_for_it_7_1() -> None:
     parent, disk = sealed()
     solo = child(parent)

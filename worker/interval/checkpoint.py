@@ -163,9 +163,14 @@ class Checkpointer:
             or self.journal_bytes >= settings.checkpoint_bytes
             or (state.committed - state.floor >= settings.checkpoint_entries // 16 and self.spilling.overflowing)
         )
-        if not due or self._parts is not None or self._base is not None or self._named is not None:
+        if not due or not self._may_write_base():
             return []
         return self._write_base()
+
+    def _may_write_base(self) -> bool:
+        """Whether a base can be captured: none is on its way, and it would rely on its own journal's parts alone."""
+        on_its_way = self._parts is not None or self._base is not None or self._named is not None
+        return not on_its_way and not self.state.foreign
 
     def _write_base(self) -> list[Instruction]:
         state = self.state
@@ -306,8 +311,7 @@ class Checkpointer:
         out = self._answers()
         if not self.pressing:
             return out
-        free = self._parts is None and self._base is None and self._named is None
-        if free and self._base_pressing():
+        if self._may_write_base() and self._base_pressing():
             out += self._write_base()
         shown = self._parts[1] if self._parts is not None else self._base[0] if self._base is not None else None
         if shown is not None and self._rows_upto < shown:
@@ -316,8 +320,6 @@ class Checkpointer:
 
     def _base_pressing(self) -> bool:
         state = self.state
-        if state.foreign:
-            return False
         if self.needs is Needs.DATA or (self.needs is Needs.SEQUENCES and not state.outbox.inherited):
             return True
         if self._requests and self._rounds:
