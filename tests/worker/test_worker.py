@@ -117,6 +117,25 @@ async def test_g8_an_interval_that_cannot_be_built_does_not_keep_others_waiting(
     await one._drop_all()
 
 
+async def test_g3_what_was_given_up_with_the_registration_is_not_opened_again_under_its_sequencer_6_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog shows it as this worker's until the lease's end has been heard of. A second opening whose fence times
+    out would take the first one's for its own, and meet appends that are still on their way."""
+    one = worker(tmp_path)
+    hosted(one, "c.1.j1", 4)
+    given = [owned("c.1.j1", 4)]
+    monkeypatch.setattr(one.catalog, "owned_by", lambda *_: given)
+    monkeypatch.setattr(one._builder, "build", lambda interval: Built(ScriptedCore(), ()))  # type: ignore[arg-type]
+    await one._drop_all()
+    assert await one._reconcile()
+    assert one.hosted == {}
+    given[:] = [owned("c.1.j1", 5)]
+    assert await one._reconcile()
+    assert list(one.hosted) == ["c.1.j1"]
+    await one._drop_all()
+
+
 async def test_a_worker_that_ends_makes_its_intervals_ready_for_others_first_7_1(tmp_path: Path) -> None:
     one = Worker(
         WorkerSettings("w1", "here:1", tmp_path, hand_over=0.3), FlakyStore(), MemoryCoordinator(), Quiet(), nothing

@@ -252,6 +252,8 @@ class Worker:
             log.warning("%d intervals were not ready in time; their next owners have more to read", len(late))
 
     async def _drop_all(self) -> None:
+        # The catalog may show them as ours for a while: a sequencer opens a journal once.
+        self._given_up.update(((journal, one.sequencer), "it was given up") for journal, one in self.hosted.items())
         for journal in list(self.hosted):
             await self._stop(journal)
 
