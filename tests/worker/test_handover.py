@@ -19,12 +19,13 @@ from millwheel.sdk.errors import PackageError
 from millwheel.store.contract import Append, PartId
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.messages import Deposed, FenceJournal, Opened, Parent, PrepareRelease, ReleasePrepared
+from millwheel.worker.shell import handover
 from millwheel.worker.shell.handover import HandoverService
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.opening import Opener, ReadAhead
 from millwheel.worker.shell.runloop import RunQueue
 from tests.interval.stepping import certain
-from tests.worker.doubles import ScriptedCore, World
+from tests.worker.doubles import ScriptedCore, World, until
 
 JOURNAL = "c.1.j1"
 
@@ -121,6 +122,20 @@ async def test_what_is_read_ahead_is_not_read_again_6_2() -> None:
     assert store.read == list(parts[:2])
     assert opened.parts == {parts[0]: b"meta", parts[1]: b"segment/filter/x/1", parts[2]: b""}
     assert opened.entries == [b"entry"]
+
+
+async def test_g13_parts_that_were_read_ahead_are_forgotten_though_the_reading_was_cut_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were kept for ever, and once there were enough of them nothing was read ahead any more."""
+    monkeypatch.setattr(handover, "_KEPT_SECONDS", 0.05)
+    store, parts = await with_base()
+    monkeypatch.setattr(handover, "_KEPT_BYTES", 2)
+    ahead: ReadAhead = {}
+    async with serving(store, ahead) as stub:
+        await stub.PrepareOpen(wire.PrepareOpenRequest(computation="c.1", journals=[JOURNAL]), timeout=5)
+        assert ahead == {(JOURNAL, parts[0]): b"meta"}
+        await until(lambda: not ahead)
 
 
 async def test_g11_openers_of_children_in_any_order_seal_and_create_once_7_1() -> None:

@@ -84,14 +84,13 @@ class HandoverService(HandoverServiceServicer):
 
     async def _read(self, journal: str) -> None:
         head = await self._store.read_head(journal)
-        wanted = [part for part in needed_parts(head.parts) if (journal, part) not in self._ahead]
-        for part in wanted:
+        loop = asyncio.get_running_loop()
+        for part in needed_parts(head.parts):
+            if (journal, part) in self._ahead:
+                continue
             if sum(map(len, self._ahead.values())) > _KEPT_BYTES:
                 return
             (blob,) = await self._store.read_parts(journal, [part])
             self._ahead[journal, part] = blob
-        asyncio.get_running_loop().call_later(_KEPT_SECONDS, self._forget, [(journal, part) for part in wanted])
-
-    def _forget(self, places: list[Any]) -> None:
-        for place in places:
-            self._ahead.pop(place, None)
+            # Each by itself: the reading may be cut short, by the bound, by the store, or by who asked for it.
+            loop.call_later(_KEPT_SECONDS, self._ahead.pop, (journal, part), None)
