@@ -133,10 +133,11 @@ class Candidate:
         leaders = await self._coordinator.list(SHARD_LEADERSHIPS)
         records = await self._coordinator.list(AUTHORITIES)
         view = View(
-            frozenset(entry.value.decode() for entry in candidates.entries),
+            frozenset(entry.value.decode() for entry in candidates.entries if not entry.damage),
+            # Whoever it is that holds a shard under a name that cannot be read: it is not to be stood for.
             {int(entry.key.removeprefix(SHARD_LEADERSHIPS)): entry.value.decode() for entry in leaders.entries},
         )
-        served = [AuthorityRecord.FromString(entry.value) for entry in records.entries]
+        served = [AuthorityRecord.FromString(entry.value) for entry in records.entries if not entry.damage]
         self._elsewhere = {record.shard: record.endpoint.address for record in served}
         orders = self._standing.look(view, self.serving, self._now())
         for shard in orders.give_up:

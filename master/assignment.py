@@ -136,7 +136,7 @@ def draft_assignments(known: Catalog, draft: Draft, most: int, loads: Mapping[st
         if most == 0 or draft.is_full:
             return
         switching = since.get(incarnation, 0)
-        if table is None:
+        if table is None or known.is_damaged(incarnation):
             continue
         code = code_of(known, incarnation)
         lost = [owner for owner in table.owned if not assigner.lives(*owner)]
@@ -176,7 +176,11 @@ def draft_releases(known: Catalog, draft: Draft, most: int) -> None:
     for incarnation, table in sorted(known.tables.items()):
         if most == 0 or draft.is_full:
             return
-        if incarnation not in active and any(owner != NOBODY for owner in table.owned):
+        if (
+            incarnation not in active
+            and not known.is_damaged(incarnation)
+            and any(owner != NOBODY for owner in table.owned)
+        ):
             release(known, incarnation, draft)
             most -= 1
 
@@ -187,7 +191,7 @@ def release(known: Catalog, incarnation: str, draft: Draft) -> None:
     What is left over goes by :func:`draft_releases`, once the incarnation is not one that should have owners.
     """
     table = known.tables.get(incarnation)
-    if table is None:
+    if table is None or known.is_damaged(incarnation):
         return
     for chunk in table.chunks_of(owner for owner in table.owned if owner != NOBODY):
         if draft.is_full:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from millwheel.coordination.contract import Change, Compare, Outcome, Snapshot
+from millwheel.coordination.contract import Change, Compare, DamagedValueError, Outcome, Snapshot
 from millwheel.core.catalog import Catalog
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, seconds
 from millwheel.master import injecting, litter, reshaping
@@ -46,6 +46,8 @@ from millwheel.master.messages import (
     Reply,
     Request,
     ResumeTopology,
+    RetireInjector,
+    RetireQuery,
     SplitInterval,
     StepDown,
     SubmitTopology,
@@ -210,6 +212,8 @@ class MasterCore:
                 elif record.state == catalog.TOPOLOGY_STATE_CANCELLED:
                     overdue = record.state_changed_at_us < self._forget_before()
                     self._tidy_at = -1 if overdue else self._tidy_at
+            if any(retired_at < self._forget_before() for retired_at in self.catalog.retired_queries.values()):
+                self._tidy_at = -1
         operation = self._operation
         waits = operation is not None and operation.phase in (_Phase.FOLLOWING, _Phase.RELOADING)
         if operation is not None and waits and self._now >= operation.since + _PATIENCE:
@@ -249,6 +253,8 @@ class MasterCore:
             return self._begin(lambda: self._plan(request), self._plan(request), ticket)
         except RequestError as error:
             return [Fail(ticket, error)]
+        except DamagedValueError as error:
+            return [Fail(ticket, _refusal(error))]
 
     def _begin(self, make: Callable[[], Plan], plan: Plan, ticket: int | None) -> list[Instruction]:
         self._numbers += 1
@@ -302,6 +308,8 @@ class MasterCore:
             operation.plan = operation.make()
         except RequestError as error:
             return self._give_up(operation, error)
+        except DamagedValueError as error:
+            return self._give_up(operation, _refusal(error))
         # Another number: an answer that is still under way belongs to the plan before.
         self._numbers += 1
         operation.number, operation.attempts = self._numbers, operation.attempts + 1
@@ -348,12 +356,8 @@ class MasterCore:
                 return self._planner().change(request)
             case EnsureLog():
                 return self._planner().ensure_log(request)
-            case OpenInjector():
-                return injecting.open_injector(self.catalog, request, self._burned)
-            case FinishInjector():
-                return injecting.finish_injector(self.catalog, request)
-            case CommitBatch():
-                return injecting.commit_batch(self.catalog, request)
+            case OpenInjector() | FinishInjector() | RetireInjector() | CommitBatch() | RetireQuery():
+                return injecting.plan_injection(self.catalog, request, self._burned, self._now)
             case MoveInterval() | SplitInterval() | MergeIntervals():
                 return reshaping.plan_reshape(self.catalog, request, self._burned, self.loads)
             case ReleaseParents():
@@ -368,7 +372,7 @@ class MasterCore:
     def _housekeeping(self) -> tuple[Callable[[], Plan], Plan] | None:
         """The first thing to be done that nobody asks for: ended drains, owners, logs, litter."""
         for due in (self._ended_drains, self._left):
-            plan = due()
+            plan = _unless_damaged(due)
             if plan.puts:
                 return due, plan
         if self._tidy_at == self.catalog.shape:
@@ -382,8 +386,9 @@ class MasterCore:
             self._litter,
             self._retired,
             self._forgetting,
+            self._over,
         ):
-            plan = make()
+            plan = _unless_damaged(make)
             if plan.puts or plan.deletes:
                 return make, plan
         self._tidy_at = self.catalog.shape
@@ -434,8 +439,24 @@ class MasterCore:
     def _forgetting(self) -> Plan:
         return litter.forget_cancelled(self.catalog, self._forget_before())
 
+    def _over(self) -> Plan:
+        return litter.forget_queries(self.catalog, self._forget_before())
+
     def _forget_before(self) -> Timestamp:
         return Timestamp(self._now - self._settings.keep_cancelled)
+
+
+def _unless_damaged(make: Callable[[], Plan]) -> Plan:
+    """What is to be done; nothing, as long as what it is decided by cannot be read."""
+    try:
+        return make()
+    except DamagedValueError:
+        return Plan()
+
+
+def _refusal(error: DamagedValueError) -> RequestError:
+    """What is said to whoever asks for something that a damaged value decides about."""
+    return RequestError(FailureCode.DATA_LOSS, str(error), reason="VALUE_DAMAGED")
 
 
 def _not_leading() -> RequestError:

@@ -66,12 +66,16 @@ class Draft:
         self._chunks: dict[str, dict[str, Chunk]] = {}
 
     def draw(self) -> int:
-        """The next number: larger than every number drawn before, by whomever."""
+        """The next number: larger than every number drawn before, by whomever. DamagedValueError if it is not known
+        which were."""
+        self._known.check_readable(keys.SEQUENCER)
         self._drawn += 1
         return self._drawn
 
     def rest_on(self, key: str) -> None:
-        """Have the transaction fail if ``key`` has changed since the catalog was read."""
+        """Have the transaction fail if ``key`` has changed since the catalog was read. DamagedValueError if it cannot
+        be read: nothing is decided by it, and nothing is written over it."""
+        self._known.check_readable(key)
         self._compares[key] = Compare(key, self._known.modified(key))
 
     def put(self, key: str, record: Message) -> None:
@@ -106,6 +110,7 @@ class Draft:
         return True
 
     def _edit(self, incarnation: str) -> MapEdit:
+        self._known.check_map(incarnation)
         if incarnation not in self._edits:
             table = self._known.tables.get(incarnation)
             self._edits[incarnation] = MapEdit(incarnation, table.chunks if table is not None else ())

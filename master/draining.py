@@ -34,6 +34,9 @@ class DrainWatch:
         if record is None or record.state != catalog.TOPOLOGY_STATE_DRAINING:
             self.forget(progress.topology)
             return
+        if damaged := sorted(one for one in record.incarnations.values() if known.is_damaged(one)):
+            self._waiting[progress.topology] = [f"the damaged interval map of {one}" for one in damaged]
+            return
         commits = _quiet_commits(known, record, progress)
         again = commits is not None and commits == self._quiet.get(progress.topology)
         if commits is None:

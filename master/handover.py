@@ -11,13 +11,15 @@ import grpc
 
 from millwheel.core.catalog import Catalog
 from millwheel.master import reshaping
-from millwheel.master.messages import Intervals, Reshape
+from millwheel.master.load_book import LoadBook
+from millwheel.master.messages import Intervals, MergeIntervals, MoveInterval, Reshape
 from millwheel.master.observer import Observer
 from millwheel.master.term import Term
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import handover_pb2 as wire
 from millwheel.rpc.v1 import handover_pb2_grpc
 
-__all__ = ["reshape"]
+__all__ = ["refuse_quarantined", "reshape"]
 
 _DEADLINE: Final = 2.0
 """Seconds that a hint may take; an owner that does not answer in time is passed over."""
@@ -34,6 +36,27 @@ async def reshape(term: Term, observer: Observer, request: Reshape) -> Intervals
     answer = await term.ask(request)
     assert isinstance(answer, Intervals)
     return answer
+
+
+def refuse_quarantined(known: Catalog, request: Reshape, book: LoadBook) -> None:
+    """RequestError if an interval that stands still over a damaged value would be split, or merged with another.
+
+    Nothing of its journal can be read: its children would stand still, too, and the neighbour with them.
+    """
+    if isinstance(request, MoveInterval) or reshaping.repeated(known, request) is not None:
+        return
+    places = [reshaping.find(known, request.interval)]
+    if isinstance(request, MergeIntervals) and places[0].keys.end is not None:
+        places.append(reshaping.find_next(known, places[0]))
+    for place in places:
+        load = book.of(place.interval)
+        if load is not None and load.quarantined:
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"{reshaping.shown(place)} stands still, for what is stored of it is damaged: {load.damage}",
+                "restore what is damaged from a snapshot or a replica, then `millwheel interval move` it",
+                reason="INTERVAL_QUARANTINED",
+            )
 
 
 async def _prepare(known: Catalog, observer: Observer, proposal: reshaping.Proposal) -> None:

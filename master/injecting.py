@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NoReturn
 
 from millwheel.core import catalog_keys as keys
 from millwheel.core.catalog import Catalog
+from millwheel.core.time import Timestamp
 from millwheel.master.draft import Draft, Plan
-from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector
+from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
 from millwheel.master.plans import refuse_unknown_stream
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import did_you_mean
 
-__all__ = ["MAX_ID_BYTES", "commit_batch", "finish_injector", "open_injector"]
+__all__ = [
+    "MAX_ID_BYTES",
+    "commit_batch",
+    "finish_injector",
+    "open_injector",
+    "plan_injection",
+    "refuse_retired",
+    "retire_injector",
+    "retire_query",
+]
 
 MAX_ID_BYTES: Final = 1024
 """The longest name of an injector process or id of a query, in bytes: what an authority takes, too."""
+
+
+def plan_injection(
+    known: Catalog,
+    request: OpenInjector | FinishInjector | RetireInjector | CommitBatch | RetireQuery,
+    burned: int,
+    now: Timestamp,
+) -> Plan:
+    """The plan of a request that concerns injectors or batch sources; ``burned``: see :class:`Draft`."""
+    match request:
+        case OpenInjector():
+            return open_injector(known, request, burned)
+        case FinishInjector():
+            return finish_injector(known, request)
+        case RetireInjector():
+            return retire_injector(known, request)
+        case CommitBatch():
+            return commit_batch(known, request)
+        case RetireQuery():
+            return retire_query(known, request, now)
 
 
 def open_injector(known: Catalog, request: OpenInjector, burned: int) -> Plan:
@@ -86,6 +116,7 @@ def _refused(message: str, remedy: str, reason: str) -> RequestError:
 
 def finish_injector(known: Catalog, request: FinishInjector) -> Plan:
     """Note that a process has finished, if it still is the one with that sequencer."""
+    known.check_readable(keys.injector_key(request.stream, request.process))
     record = known.injectors.get((request.stream, request.process))
     if record is None or record.sequencer != request.sequencer or record.finished:
         return Plan(answer=lambda: record or catalog.InjectorRecord(stream=request.stream, process=request.process))
@@ -97,6 +128,65 @@ def finish_injector(known: Catalog, request: FinishInjector) -> Plan:
     return draft.plan(lambda: known.injectors[request.stream, request.process])
 
 
+def retire_injector(known: Catalog, request: RetireInjector) -> Plan:
+    """Have receivers forget a process that has finished; whoever asks has seen to it that it has.
+
+    The record stays: the name is taken for as long as the stream lives, since receivers refuse whatever bears it.
+    """
+    key = keys.injector_key(request.stream, request.process)
+    known.check_readable(key)
+    record = known.injectors.get((request.stream, request.process))
+    if record is None:
+        names = sorted(process for stream, process in known.injectors if stream == request.stream)
+        raise RequestError(
+            FailureCode.NOT_FOUND,
+            f"stream {request.stream!r} has no injector process {request.process!r}"
+            f"{did_you_mean(request.process, names)}",
+            "`millwheel injector list` shows those that there are",
+            reason="INJECTOR_UNKNOWN",
+        )
+    if record.retired:
+        return Plan(answer=lambda: record)
+    retired = catalog.InjectorRecord()
+    retired.CopyFrom(record)
+    retired.finished = retired.retired = True
+    draft = Draft(known)
+    draft.put(key, retired)
+    return draft.plan(lambda: known.injectors[request.stream, request.process])
+
+
+def retire_query(known: Catalog, request: RetireQuery, now: Timestamp) -> Plan:
+    """Have receivers forget a query. Its cursor stays as a mark for a while, so that all of them hear of it."""
+    key = keys.batch_key(request.query)
+    known.check_readable(key)
+    if request.query not in known.batches:
+        raise RequestError(
+            FailureCode.NOT_FOUND,
+            f"there is no query {request.query!r}{did_you_mean(request.query, sorted(known.batches))}",
+            "`millwheel injector queries` shows those that there are",
+            reason="QUERY_UNKNOWN",
+        )
+    record = catalog.BatchCursorRecord(
+        query=request.query,
+        committed_batch=known.batches[request.query],
+        retired_at_us=known.retired_queries.get(request.query, now),
+    )
+    if request.query in known.retired_queries:
+        return Plan(answer=lambda: record)
+    draft = Draft(known)
+    draft.put(key, record)
+    return draft.plan(lambda: record)
+
+
+def refuse_retired(query: str) -> NoReturn:
+    """RequestError: no batch of a query that is over is taken any more."""
+    raise _refused(
+        f"query {query!r} was retired by an operator: nobody was to go on with it",
+        "start the job anew, from a checkpoint of its own",
+        "QUERY_RETIRED",
+    )
+
+
 def commit_batch(known: Catalog, request: CommitBatch) -> Plan:
     """Move a cursor on; a batch at or below it is in already."""
     _check_length("the id of a query", request.query)
@@ -106,6 +196,9 @@ def commit_batch(known: Catalog, request: CommitBatch) -> Plan:
             f"batch {request.batch} of query {request.query!r}: a query needs an id, and its batches count from 0",
             reason="BATCH_INVALID",
         )
+    known.check_readable(keys.batch_key(request.query))
+    if request.query in known.retired_queries:
+        refuse_retired(request.query)
     committed = known.batches.get(request.query, -1)
     draft = Draft(known)
     if request.batch > committed:

@@ -16,7 +16,7 @@ from millwheel.master.assignment import release
 from millwheel.master.draft import Draft, Plan
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-__all__ = ["collect_litter", "drop_retired", "forget_cancelled", "retire_streams"]
+__all__ = ["collect_litter", "drop_retired", "forget_cancelled", "forget_queries", "retire_streams"]
 
 
 def retire_streams(known: Catalog, most: int) -> Plan:
@@ -25,15 +25,16 @@ def retire_streams(known: Catalog, most: int) -> Plan:
     The authority forgets the injectors' watermarks first: who declares a stream of that name later begins anew.
     """
     streams = known.streams()
+    known.check_readable(keys.SEQUENCER)
     draft = Draft(known)
     silenced: dict[str, int] = {}
     for stream, log in sorted(known.logs.items()):
-        if stream not in streams and most > 0:
+        if stream not in streams and most > 0 and keys.log_key(stream) not in known.damaged:
             most -= 1
             draft.delete(keys.log_key(stream))
             release(known, log.incarnation, draft)
     for stream, process in sorted(known.injectors):
-        if stream not in streams and most > 0:
+        if stream not in streams and most > 0 and keys.injector_key(stream, process) not in known.damaged:
             most -= 1
             draft.delete(keys.injector_key(stream, process))
             # Whoever opens the stream in its next life is given a larger one than any that was drawn until now.
@@ -46,14 +47,23 @@ def forget_cancelled(known: Catalog, before: Timestamp) -> Plan:
     draft = Draft(known)
     for name, record in known.topologies.items():
         overdue = record.state == catalog.TOPOLOGY_STATE_CANCELLED and record.state_changed_at_us < before
-        if overdue and not draft.is_full:
+        if overdue and not draft.is_full and keys.topology_key(name) not in known.damaged:
             draft.delete(keys.topology_key(name))
+    return draft.plan()
+
+
+def forget_queries(known: Catalog, before: Timestamp) -> Plan:
+    """Forget the cursors of queries that were retired before ``before``: until then receivers could hear of it."""
+    draft = Draft(known)
+    for query, retired_at in sorted(known.retired_queries.items()):
+        if retired_at < before and not draft.is_full and keys.batch_key(query) not in known.damaged:
+            draft.delete(keys.batch_key(query))
     return draft.plan()
 
 
 def drop_retired(known: Catalog, most: int) -> Plan:
     """Drop up to ``most`` journals of parents that no child needs any more, then the word that they are to go."""
-    journals = tuple(sorted(known.retired)[:most])
+    journals = tuple(sorted(one for one in known.retired if keys.retired_key(one) not in known.damaged)[:most])
     draft = Draft(known)
     for journal in journals:
         draft.delete(keys.retired_key(journal))
@@ -69,7 +79,7 @@ def collect_litter(known: Catalog, most: int) -> Plan:
     for _, record in known.live_topologies():
         referred.update(record.incarnations.values())
         referred.update(leaving.incarnation for leaving in record.leaving)
-    litter = sorted(set(known.tables) - referred)
+    litter = sorted(one for one in set(known.tables) - referred if not known.is_damaged(one))
     draft = Draft(known)
     journals: dict[str, None] = {}
     computations = []

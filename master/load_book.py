@@ -93,6 +93,8 @@ class LoadBook:
         for journal, told in self.intervals.items():
             table = known.tables.get(journal.rpartition(".j")[0])
             interval = None if table is None or not told.load.independent else table.of_journal(journal)
+            if table is not None and known.is_damaged(table.name):
+                continue
             if interval is not None and interval.parents and interval.sequencer == told.load.sequencer:
                 found[journal] = interval.sequencer
         return found

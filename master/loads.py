@@ -13,6 +13,7 @@ from typing import Final
 
 import grpc
 
+from millwheel.coordination.contract import DamagedValueError
 from millwheel.core.time import Duration, Timestamp, seconds
 from millwheel.master.balancing import Balancer, HotKey
 from millwheel.master.handover import reshape
@@ -68,6 +69,8 @@ class Loads:
                 began = time.thread_time()
                 try:
                     await self.poll()
+                except DamagedValueError as error:
+                    _log.debug("nothing is balanced: %s", error)
                 except Exception:
                     _log.exception("loads could not be asked for; trying again")
                 took = time.thread_time() - began

@@ -37,6 +37,8 @@ __all__ = [
     "Request",
     "Reshape",
     "ResumeTopology",
+    "RetireInjector",
+    "RetireQuery",
     "SplitInterval",
     "StepDown",
     "SubmitTopology",
@@ -119,6 +121,21 @@ class FinishInjector:
 
 
 @dataclass(frozen=True, slots=True)
+class RetireInjector:
+    """What receivers know of a finished process's records may be forgotten, by an operator's word."""
+
+    stream: str
+    process: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetireQuery:
+    """Nobody goes on with ``query``: its cursor, and what receivers know of its batches, may be forgotten."""
+
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
 class CommitBatch:
     """Every batch of ``query`` up to ``batch`` is in. The cursor never goes back."""
 
@@ -189,7 +206,9 @@ Request = (
     | EnsureLog
     | OpenInjector
     | FinishInjector
+    | RetireInjector
     | CommitBatch
+    | RetireQuery
     | Reshape
     | ReleaseParents
 )

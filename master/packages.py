@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
-from millwheel.store.contract import JournalExistsError, SequencerRefusedError, StateRow, StateStore
+from millwheel.store.contract import CorruptValueError, JournalExistsError, SequencerRefusedError, StateRow, StateStore
 
 __all__ = ["CHUNK_BYTES", "MAX_PACKAGE_BYTES", "Packages"]
 
@@ -43,8 +43,17 @@ class Packages:
         self._fenced = False
 
     async def has(self, digest: str) -> bool:
-        """Whether the whole package is here."""
-        return await self._manifest(digest) is not None
+        """Whether the whole package is here. One that is damaged is not, so that an upload mends it."""
+        try:
+            if await self._manifest(digest) is None:
+                return False
+            async for _ in self.get(digest):
+                pass
+        except RequestError as error:
+            if error.code is not FailureCode.DATA_LOSS:
+                raise
+            return False
+        return True
 
     async def put(self, digest: str, content: bytes) -> bool:
         """Keep a package; False if it was here already. RequestError if it is too large or not what it says."""
@@ -79,22 +88,27 @@ class Packages:
             )
         hasher = hashlib.sha256()
         for number in range(manifest.chunks):
-            (row,) = await self._store.read_states(_NAME, [_chunk_key(digest, number)])
+            row = await self._row(digest, _chunk_key(digest, number))
             chunk = b"" if row is None else row.blob
             hasher.update(chunk)
             if number == manifest.chunks - 1 and hasher.hexdigest() != digest:
-                raise RequestError(
-                    FailureCode.DATA_LOSS,
-                    f"the stored code package {digest} is damaged",
-                    "restore the state store from a snapshot",
-                    reason="PACKAGE_DAMAGED",
-                )
+                raise _damaged(digest, "its chunks do not make up what the digest says")
             yield chunk
 
     async def _manifest(self, digest: str) -> _Manifest | None:
         _check_digest(digest)
-        (row,) = await self._store.read_states(_NAME, [digest.encode()])
-        return None if row is None else msgspec.msgpack.decode(row.blob, type=_Manifest)
+        row = await self._row(digest, digest.encode())
+        try:
+            return None if row is None else msgspec.msgpack.decode(row.blob, type=_Manifest)
+        except msgspec.MsgspecError as error:
+            raise _damaged(digest, str(error)) from error
+
+    async def _row(self, digest: str, key: bytes) -> StateRow | None:
+        try:
+            (row,) = await self._store.read_states(_NAME, [key])
+        except CorruptValueError as error:
+            raise _damaged(digest, str(error)) from error
+        return row
 
     async def _fence(self) -> None:
         """Take the journal, once in the term. A store may drop what a master without it writes."""
@@ -113,6 +127,16 @@ class Packages:
 
     async def _write(self, key: bytes, blob: bytes) -> None:
         await self._store.write_states(_NAME, _NAME, self._term, [StateRow(key, _COMMIT, blob)])
+
+
+def _damaged(digest: str, why: str) -> RequestError:
+    return RequestError(
+        FailureCode.DATA_LOSS,
+        f"the stored code package {digest} is damaged: {why}",
+        "upload it again (`millwheel topology submit` or `update` from the same source does so), or restore the state "
+        "store from a snapshot",
+        reason="PACKAGE_DAMAGED",
+    )
 
 
 def _chunk_key(digest: str, number: int) -> bytes:

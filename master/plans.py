@@ -59,7 +59,8 @@ def _refuse_problems(name: str, problems: Sequence[Problem]) -> None:
 
 
 def refuse_unknown_topology(name: str, known: Catalog) -> NoReturn:
-    """NOT_FOUND, with the nearest name there is."""
+    """NOT_FOUND, with the nearest name there is. DamagedValueError if there is one that cannot be read."""
+    known.check_readable(keys.topology_key(name))
     raise RequestError(
         FailureCode.NOT_FOUND,
         f"there is no topology {name!r}{did_you_mean(name, sorted(known.topologies))}",

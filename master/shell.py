@@ -16,7 +16,7 @@ from millwheel.core.catalog import Catalog
 from millwheel.core.catalog_keys import LEADERSHIP
 from millwheel.core.time import Timestamp
 from millwheel.master.balancing import HotKey
-from millwheel.master.handover import reshape
+from millwheel.master.handover import refuse_quarantined, reshape
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import Loads, kind_of
 from millwheel.master.messages import Answer, Intervals, Request, Reshape
@@ -151,6 +151,7 @@ class MasterShell:
         """Have an operator's move, split or merge done, once the owners were told."""
         term = await self.term()
         try:
+            refuse_quarantined(term.catalog, request, self.book)
             made = await reshape(term, self.observer, request)
         except RequestError:
             self._count("operator", kind_of(request), "refused")

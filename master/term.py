@@ -72,6 +72,7 @@ class Term:
         self._asked: dict[int, asyncio.Future[Answer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking: set[str] = set()
+        self._told_damaged: dict[str, str] = {}
         self._changed = asyncio.Event()
         self._ready = asyncio.Event()
         self._over = asyncio.Event()
@@ -149,6 +150,10 @@ class Term:
             self._perform(self.core.ticked(self._clock()))
 
     def _note(self, instructions: list[Instruction]) -> None:
+        damaged = dict(self.catalog.damaged)
+        for key, why in damaged.items() - self._told_damaged.items():
+            _log.error("the coordinator's value %s is damaged, and nothing is done with it: %s", key, why)
+        self._told_damaged = damaged
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         self._perform(instructions)

@@ -54,6 +54,7 @@ def _interval(incarnation: str, code: str | None, interval: catalog.IntervalReco
         count=0 if load is None else load.keys,
         sample=() if load is None else tuple(load.sample),
         told=load is not None,
-        has_parents=bool(interval.parents),
+        # What stands still over a damaged value is left where it is: another owner would meet the same.
+        has_parents=bool(interval.parents) or (load is not None and load.quarantined),
         by_operator=interval.request_id.startswith(SPLIT_BY_OPERATOR),
     )

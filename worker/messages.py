@@ -118,9 +118,13 @@ class Opened:
 
 @dataclass(slots=True)
 class OpenFailed:
-    """The journal could not be taken or read; ``reason`` says why, and the interval is not ours to run."""
+    """The journal could not be taken or read; ``reason`` says why, and the interval is not ours to run.
+
+    ``damaged``: a stored value that it relies on is missing or damaged, and no other owner would fare better.
+    """
 
     reason: str
+    damaged: bool = False
 
 
 @dataclass(slots=True)
@@ -184,20 +188,27 @@ class SenderWatermarks:
 @dataclass(slots=True)
 class CatalogChanged:
     """Who sends to this interval now, which consumers of its productions are no more, by sending injector, how
-    long the ids of late records are to be kept (None: as before), and which journals nobody sends under any more."""
+    long the ids of late records are to be kept (None: as before), and which journals nobody sends under any more.
+
+    ``ended_injectors``, ``ended_queries``: all origins of injector processes, and queries, that are retired by an
+    operator's word.
+    """
 
     senders: frozenset[str]
     gone: frozenset[str] = frozenset()
     slack: Mapping[str, int] | None = None
     retired: frozenset[str] = frozenset()
+    ended_injectors: frozenset[str] = frozenset()
+    ended_queries: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
 class StatesRead:
-    """The rows of ``keys``; None where there is none."""
+    """The rows of ``keys``; None where there is none. ``damaged``: the keys whose rows cannot be read, and why."""
 
     keys: Sequence[bytes]
     rows: Sequence[StateRow | None]
+    damaged: Mapping[bytes, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,9 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from millwheel.coordination.contract import DamagedValueError
 from millwheel.core.catalog import ACTIVE_STATES, Catalog
+from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
 from millwheel.master.shell import MasterShell, wall_clock
 from millwheel.master.views import names_of
@@ -50,13 +52,16 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         for address in sorted({*known.masters, self._shell.address}):
             response.masters.add(address=address, leads=address == self._shell.address)
         response.workers.extend(self._workers(known))
-        names = names_of(known)
+        names = {}
+        with suppress(DamagedValueError):  # which is told among the problems
+            names = names_of(known)
         for hot in self._shell.hot_keys:
             topology, computation = names.get(hot.incarnation, ("", hot.incarnation))
             response.hot_keys.add(
                 topology=topology, computation=computation, key=hot.key, share=hot.share, busy=hot.busy
             )
         response.problems.extend(_problems(response, bool(known.topologies)))
+        response.problems.extend(_damages(known, self._shell.book))
         return response
 
     def _workers(self, known: Catalog) -> Iterator[wire.WorkerHealth]:
@@ -125,6 +130,21 @@ def _totals(known: Catalog) -> wire.IntervalTotals:
             totals.without_owner += 0 if lives else len(intervals)
         totals.with_parents += sum(bool(interval.parents) for interval in table)
     return totals
+
+
+def _damages(known: Catalog, book: LoadBook) -> Iterator[str]:
+    """What of the stored values is damaged, as far as that was met, and what to do."""
+    remedy = "restore it from a snapshot or a replica"
+    for key, why in sorted(known.damaged.items()):
+        yield f"the coordinator's value {key} is damaged ({why}), and nothing is done with it: {remedy}"
+    for journal, told in sorted(book.intervals.items()):
+        load = told.load
+        if load.quarantined:
+            yield (
+                f"interval {journal} is quarantined: {load.damage}; {remedy}, then `millwheel interval move {journal}`"
+            )
+        elif load.damaged_rows:
+            yield f"interval {journal} met {load.damaged_rows:,} damaged rows, such as {load.damage}: {remedy}"
 
 
 def _problems(health: wire.GetClusterHealthResponse, in_use: bool) -> Iterator[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import grpc
 
 from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.core.catalog_keys import batch_key
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector
+from millwheel.master.injecting import refuse_retired
+from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
 from millwheel.master.observer import MOST_ROWS
 from millwheel.master.plans import refuse_unknown_stream
 from millwheel.master.shell import MasterShell
@@ -21,6 +22,9 @@ from millwheel.rpc.v1 import injection_pb2 as injection
 from millwheel.rpc.v1 import injection_pb2_grpc, watermark_pb2, watermark_pb2_grpc
 
 __all__ = ["InjectionServicer"]
+
+_PAGE: Final = 100
+_LARGEST_PAGE: Final = 1_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -116,6 +120,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
                 watermark_us=watermark,
                 idle=report is not None and report.idle,
                 finished=record.finished or watermark >= MAX_TIMESTAMP,
+                retired=record.retired,
             )
             found.append(status)
         return found
@@ -132,6 +137,8 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         if entry is None:
             return injection.GetBatchCursorResponse(committed_batch=-1)
         record = catalog.BatchCursorRecord.FromString(entry.value)
+        if record.retired_at_us:
+            refuse_retired(request.query)
         return injection.GetBatchCursorResponse(committed_batch=record.committed_batch)
 
     async def CommitBatch(
@@ -139,3 +146,58 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
     ) -> injection.CommitBatchResponse:
         await answering(context, lambda: self._shell.ask(CommitBatch(request.query, request.batch)))
         return injection.CommitBatchResponse()
+
+    async def ListBatchCursors(
+        self, request: injection.ListBatchCursorsRequest, context: Context
+    ) -> injection.ListBatchCursorsResponse:
+        return await answering(context, lambda: self._cursors(request))
+
+    async def _cursors(self, request: injection.ListBatchCursorsRequest) -> injection.ListBatchCursorsResponse:
+        known = (await self._shell.term()).catalog
+        size = min(request.page_size if request.page_size > 0 else _PAGE, _LARGEST_PAGE)
+        names = [name for name in sorted(known.batches) if name > request.page_token]
+        return injection.ListBatchCursorsResponse(
+            cursors=[
+                injection.BatchCursor(
+                    query=name, committed_batch=known.batches[name], retired=name in known.retired_queries
+                )
+                for name in names[:size]
+            ],
+            next_page_token=names[size - 1] if len(names) > size else "",
+        )
+
+    async def RetireQuery(
+        self, request: injection.RetireQueryRequest, context: Context
+    ) -> injection.RetireQueryResponse:
+        await answering(context, lambda: self._shell.ask(RetireQuery(request.query)))
+        return injection.RetireQueryResponse()
+
+    async def RetireInjector(
+        self, request: injection.RetireInjectorRequest, context: Context
+    ) -> injection.RetireInjectorResponse:
+        return await answering(context, lambda: self._retire(request))
+
+    async def _retire(self, request: injection.RetireInjectorRequest) -> injection.RetireInjectorResponse:
+        """Refused unless the process has finished: else the watermark would wait for one that is refused."""
+        known = (await self._shell.term()).catalog
+        record = known.injectors.get((request.stream, request.process))
+        if record is not None and not record.finished and not await self._is_over(known, request):
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"injector process {request.process!r} of stream {request.stream!r} has not finished: low watermarks "
+                "wait for it",
+                f"finish it first: `millwheel injector finish {request.stream} {request.process}`",
+                reason="INJECTOR_NOT_FINISHED",
+            )
+        await self._shell.ask(RetireInjector(request.stream, request.process))
+        return injection.RetireInjectorResponse()
+
+    async def _is_over(self, known: Catalog, request: injection.RetireInjectorRequest) -> bool:
+        """Whether no watermark waits for the process: it has finished, or is none of those expected any more."""
+        told = await self._shell.observer.explain(known, injector_sender(request.stream), MOST_ROWS)
+        if told is None:
+            return False
+        if any(row.process == request.process for row in told.intervals):
+            return any(row.process == request.process and row.watermark_us >= MAX_TIMESTAMP for row in told.intervals)
+        spec = known.stream(request.stream)
+        return spec is not None and bool(spec.expected_injectors) and request.process not in spec.expected_injectors

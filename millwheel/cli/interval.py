@@ -174,6 +174,9 @@ def _plain(status: wire.IntervalStatus) -> dict[str, Plain]:
             "pending_productions": load.pending_productions,
             "keys": load.keys,
             "cached_bytes": load.cached_bytes,
+            "quarantined": load.quarantined,
+            "damaged_rows": load.damaged_rows,
+            "damage": load.damage or None,
         },
         "hot_keys": [
             {"key": one.key.decode("utf-8", "backslashreplace"), "share": round(one.share, 3)}
@@ -194,6 +197,10 @@ def _row(one: dict[str, Any]) -> list[object]:
             f"{load['cached_bytes'] / 1e6:,.1f} MB",
         ]
     notes = [f"{hot['key']!r} has {hot['share']:.0%} of the load" for hot in one["hot_keys"]]
+    if load is not None and load["quarantined"]:
+        notes.append(f"QUARANTINED: {load['damage']}")
+    elif load is not None and load["damaged_rows"]:
+        notes.append(f"{load['damaged_rows']:,} damaged rows, such as {load['damage']}")
     if one["parents"]:
         notes.append("starts from " + ", ".join(one["parents"]))
     return [whose, one["keys"], one["owner"] or "nobody", one["journal"], *told, "; ".join(notes)]

@@ -19,6 +19,7 @@ __all__ = [
     "Coordinator",
     "CoordinatorError",
     "CoordinatorUnavailableError",
+    "DamagedValueError",
     "Entry",
     "LeaseExpiredError",
     "Outcome",
@@ -36,6 +37,21 @@ class CoordinatorUnavailableError(CoordinatorError):
     """No quorum or no connection: the call may or may not have taken effect."""
 
 
+class DamagedValueError(CoordinatorUnavailableError):
+    """A value fails its checksum, or is none of ours: what it says is not known, until it is written anew or restored.
+
+    To whoever can but wait it is as if the coordinator were away.
+    """
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(
+            f"the coordinator's value {key} is damaged ({why}): nothing is done with it, and nothing is written over "
+            "it; restore the coordinator from a snapshot"
+        )
+        self.key = key
+        self.why = why
+
+
 class LeaseExpiredError(CoordinatorError):
     """The lease has ended; whatever was bound to it is gone."""
 
@@ -50,13 +66,17 @@ class TransactionTooLargeError(CoordinatorError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key with its value. ``created`` and ``modified`` are the revisions that did so."""
+    """One key with its value. ``created`` and ``modified`` are the revisions that did so.
+
+    ``damage``: why the value cannot be read, if it cannot; ``value`` is empty then.
+    """
 
     key: str
     value: bytes
     created: int
     modified: int
     lease: int = 0
+    damage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +114,25 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change that a watch reports; ``value`` None: deleted, by a call or by its lease's end."""
+    """One change that a watch reports; ``value`` None: deleted, by a call or by its lease's end.
+
+    ``damage``: why the value cannot be read, if it cannot; ``value`` is empty then.
+    """
 
     key: str
     value: bytes | None
     revision: int
+    damage: str = ""
 
 
 class Coordinator(Protocol):
     """The contract. Times are wall-clock seconds."""
 
     async def get(self, key: str) -> Entry | None:
-        """The key as of now (linearizable), or None."""
+        """The key as of now (linearizable), or None. DamagedValueError if its value fails its checksum."""
 
     async def list(self, prefix: str) -> Snapshot:
-        """All keys that begin with ``prefix``, from one moment."""
+        """All keys that begin with ``prefix``, from one moment; those whose values are damaged say so."""
 
     async def transact(
         self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()

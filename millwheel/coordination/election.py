@@ -17,6 +17,7 @@ from millwheel.coordination.contract import (
     Compare,
     Coordinator,
     CoordinatorUnavailableError,
+    DamagedValueError,
     LeaseExpiredError,
     Put,
 )
@@ -129,7 +130,7 @@ class Election:
 
     async def attempt(self) -> Leadership | None:
         """Be elected now, or None if somebody leads. CoordinatorError: not known; what is left ends with its lease."""
-        if await self._coordinator.get(self._key) is not None:
+        if await self._is_held():
             return None
         lease = await self._coordinator.grant_lease(self._ttl)
         elected = False
@@ -146,6 +147,13 @@ class Election:
         if not elected:
             return None
         return Leadership(self._coordinator, self._key, outcome.revision, lease, self._ttl)
+
+    async def _is_held(self) -> bool:
+        """Whether somebody leads, though it may not be legible who."""
+        try:
+            return await self._coordinator.get(self._key) is not None
+        except DamagedValueError:
+            return True
 
     async def _wait_for_vacancy(self) -> None:
         snapshot = await self._coordinator.list(self._key)

@@ -9,12 +9,14 @@ Rows (below the store's prefix ``c``, each in the usual envelope): ``ck`` + key 
 
 from __future__ import annotations
 
+import logging
 import struct
 from typing import Final
 
 from millwheel.coordination.contract import CoordinatorUnavailableError, Entry
 from millwheel.coordination.local import LocalCoordinator
 from millwheel.coordination.state import CoordinatorState, Transition
+from millwheel.core.catalog_keys import LEASED
 from millwheel.store.contract import CorruptValueError, StoreUnavailableError
 from millwheel.store.envelope import unwrap, wrap
 from millwheel.store.layout import COORDINATOR, past
@@ -22,6 +24,8 @@ from millwheel.store.rocks import Batch, Rocks
 from millwheel.store.writer import StoreThread
 
 __all__ = ["EmbeddedCoordinator"]
+
+log = logging.getLogger("millwheel.coordination")
 
 _KEYS: Final = COORDINATOR + b"k"
 _COUNTERS: Final = COORDINATOR + b"r"
@@ -33,23 +37,32 @@ class EmbeddedCoordinator(LocalCoordinator):
     """A :class:`~millwheel.coordination.contract.Coordinator` that survives the process."""
 
     def __init__(self, rocks: Rocks, thread: StoreThread) -> None:
-        """Load what is stored; CorruptValueError names what is damaged. :meth:`start` before any other call."""
+        """Load what is stored; :meth:`start` before any other call.
+
+        A damaged value is there, and says so. CorruptValueError: the revision is damaged, and with it everything.
+        """
         self._rocks = rocks
         self._thread = thread
         revision, epoch = self._read_counters()
         self._epoch = epoch + 1
         self._unsettled: Transition | None = None
         pairs = rocks.scan(_KEYS, past(_KEYS))
-        super().__init__(
-            CoordinatorState((_decode(key, value) for key, value in pairs), revision=revision, epoch=self._epoch)
-        )
+        entries = [_decode(key, value, revision) for key, value in pairs]
+        for entry in entries:
+            if entry.damage:
+                log.error("the coordinator's value %s is damaged: %s", entry.key, entry.damage)
+        super().__init__(CoordinatorState(entries, revision=revision, epoch=self._epoch))
 
     async def start(self) -> None:
-        """Begin a new epoch: the leases of the last one have ended, and so have the keys bound to them."""
-        bound = [entry.lease for entry in self._state.list("").entries if entry.lease]
-        transition = self._state.decide_end(bound)
-        if not transition.deletes:
-            transition = Transition(self._state.revision, (), ())
+        """Begin a new epoch: the leases of the last one have ended, and so have the keys bound to them.
+
+        A damaged key does not tell its lease; of a kind that always has one, it goes with the others.
+        """
+        entries = self._state.list("").entries
+        transition = self._state.decide_end([entry.lease for entry in entries if entry.lease])
+        lost = tuple(entry.key for entry in entries if entry.damage and entry.key.startswith(LEASED))
+        deletes = transition.deletes + lost
+        transition = Transition(self._state.revision + bool(deletes), (), deletes)
         await self._thread.call(lambda batch: self._stage(transition, batch))
         self._state.apply(transition)
 
@@ -92,11 +105,15 @@ class EmbeddedCoordinator(LocalCoordinator):
         return int(revision), int(epoch)
 
 
-def _decode(key: bytes, value: bytes) -> Entry:
-    name = key[len(_KEYS) :].decode()
-    where = f"key {name!r} of the coordinator"
-    payload = unwrap(value, where)
+def _decode(key: bytes, value: bytes, revision: int) -> Entry:
+    """The stored entry. What is damaged counts as made at ``revision``: whoever knew it before does not any more."""
+    name = key[len(_KEYS) :].decode("utf-8", "backslashreplace")
+    try:
+        payload = unwrap(value, name)
+    except CorruptValueError as error:
+        return Entry(name, b"", revision, revision, damage=error.why)
     if len(payload) < _ENTRY.size:
-        raise CorruptValueError(where, f"at least {_ENTRY.size} bytes are needed, not {len(payload)}")
+        why = f"at least {_ENTRY.size} bytes are needed, not {len(payload)}"
+        return Entry(name, b"", revision, revision, damage=why)
     created, modified, lease = _ENTRY.unpack_from(payload)
     return Entry(name, payload[_ENTRY.size :], created, modified, lease)

@@ -14,6 +14,7 @@ from millwheel.coordination.contract import (
     Change,
     Compare,
     CoordinatorUnavailableError,
+    DamagedValueError,
     Entry,
     Outcome,
     Put,
@@ -48,7 +49,10 @@ class LocalCoordinator:
     async def get(self, key: str) -> Entry | None:
         """See :meth:`Coordinator.get`."""
         await self._settle()
-        return self._state.get(key)
+        entry = self._state.get(key)
+        if entry is not None and entry.damage:
+            raise DamagedValueError(key, entry.damage)
+        return entry
 
     async def list(self, prefix: str) -> Snapshot:
         """See :meth:`Coordinator.list`."""

@@ -8,11 +8,14 @@ coordinator's contents at one revision: load a snapshot, then apply the watch's 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeAlias
 from zlib import crc32
 
-from millwheel.coordination.contract import Change, Snapshot
+from google.protobuf.message import DecodeError
+
+from millwheel.coordination.contract import Change, DamagedValueError, Snapshot
 from millwheel.core import catalog_keys as keys
 from millwheel.core.interval_table import IntervalTable
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -46,6 +49,15 @@ DEAD_LETTER_TYPE: Final = "DeadLetter"
 _SHAPING: Final = frozenset({keys.TOPOLOGIES, keys.INTERVALS, keys.LOGS, keys.WORKERS, keys.AUTHORITIES})
 
 
+def _place(kind: str, names: tuple[str, ...]) -> object:
+    """Where the record of a key stands among those of its kind; None where there is none like it."""
+    if kind == keys.INJECTORS:
+        return names[:2]
+    if kind == keys.AUTHORITIES:
+        return int(names[0]) if names[0].isdecimal() else None
+    return names[0] if names else None
+
+
 def dead_letter_stream(topology_name: str) -> str:
     """The stream that a topology's dead letters go to; every topology has one, undeclared."""
     return f"{topology_name}.dead-letters"
@@ -64,6 +76,9 @@ def dead_letter_writers(spec: specs.TopologySpec) -> frozenset[str]:
 def injector_sender(stream: str) -> str:
     """The sender that stands for all injectors of a stream, where a computation's incarnation would stand."""
     return f"injector/{stream}"
+
+
+Records: TypeAlias = dict[str, dict[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +119,16 @@ class Catalog:
         self.tables: dict[str, IntervalTable] = {}
         # By key of a chunk, a hash of what the tables have of it: reading everything again takes in only what differs.
         self._digests: dict[str, int] = {}
+        self.damaged: dict[str, str] = {}
+        """Keys whose values cannot be read, and why. What one said before, to this catalog, still stands."""
         self._clear()
 
     def _clear(self) -> None:
         self.authority_shards = self._shards_at_first
         """As the cluster was created with; one where nobody has said so."""
+        self.damaged = {}
+        self._unknown: dict[str, str] = {}
+        """Of the damaged keys, those of which nothing was ever known here."""
         self.topologies: dict[str, catalog.TopologyRecord] = {}
         self.logs: dict[str, catalog.StreamLogRecord] = {}
         self.workers: dict[str, catalog.WorkerRecord] = {}
@@ -118,6 +138,8 @@ class Catalog:
         """By journal that is to be dropped, the incarnation that it was of."""
         self.injectors: dict[tuple[str, str], catalog.InjectorRecord] = {}
         self.batches: dict[str, int] = {}
+        self.retired_queries: dict[str, int] = {}
+        """When a query was retired, by an operator's word."""
         self.drawn = 0
         # Chunks of interval maps that changed in the revisions being taken in: a map is whole only after all of them.
         self._chunks: dict[str, dict[int, catalog.IntervalMapRecord | None]] = {}
@@ -127,13 +149,20 @@ class Catalog:
     # What the coordinator says.
 
     def load(self, snapshot: Snapshot) -> None:
-        """Take the contents of a snapshot of every key, in place of what was known."""
+        """Take the contents of a snapshot of every key, in place of what was known.
+
+        Only where a value is damaged does what was known of it before stay.
+        """
+        before = {kind: dict(records) for kind, records in self._records().items()}
+        shards = self.authority_shards
         self._clear()
         self.shape += 1
         for entry in snapshot.entries:
             self._created[entry.key] = entry.created
             self._modified[entry.key] = entry.modified
-            self._put(entry.key, entry.value)
+            if entry.damage and entry.key == keys.CLUSTER_SETTINGS:
+                self.authority_shards = shards
+            self._take(entry.key, entry.value, entry.damage, before)
         for key in self._digests.keys() - self._modified.keys():
             self._delete(key)
         self._settle_maps()
@@ -150,13 +179,83 @@ class Catalog:
             if change.value is None:
                 self._created.pop(change.key, None)
                 self._modified.pop(change.key, None)
-                self._delete(change.key)
+                self._forget_damage(change.key)
+                with suppress(ValueError, IndexError):  # nothing was taken of a key that is none of ours
+                    self._delete(change.key)
             else:
                 self._created.setdefault(change.key, change.revision)
                 self._modified[change.key] = change.revision
-                self._put(change.key, change.value)
+                self._take(change.key, change.value, change.damage, self._records())
         self._settle_maps()
         return new
+
+    def _take(self, key: str, value: bytes, damage: str, before: Records) -> None:
+        """``before``: what was known until now, by kind and place."""
+        self._forget_damage(key)
+        if not damage:
+            try:
+                self._put(key, value)
+                return
+            except (DecodeError, ValueError, IndexError) as error:
+                damage = f"it is no such record: {error}"
+        self.damaged[key] = damage
+        kind, names = keys.split_key(key)
+        self.shape += kind in _SHAPING
+        place = _place(kind, names)
+        if place in before.get(kind, {}):
+            self._records()[kind][place] = before[kind][place]
+        elif key not in self._digests and not key.startswith(keys.LEASED):
+            self._unknown[key] = damage
+
+    def _forget_damage(self, key: str) -> None:
+        self.damaged.pop(key, None)
+        self._unknown.pop(key, None)
+
+    def _records(self) -> Records:
+        """Everything but interval maps: by kind, and by place in that kind."""
+        return {
+            keys.TOPOLOGIES: self.topologies,
+            keys.LOGS: self.logs,
+            keys.WORKERS: self.workers,
+            keys.AUTHORITIES: self.authorities,
+            keys.MASTERS: self.masters,
+            keys.RETIRED: self.retired,
+            keys.INJECTORS: self.injectors,
+            keys.BATCHES: self.batches,
+        }
+
+    # What cannot be read.
+
+    def check_readable(self, key: str) -> None:
+        """DamagedValueError if the value of ``key`` is damaged: then nothing is to be decided by it."""
+        if key in self.damaged:
+            raise DamagedValueError(key, self.damaged[key])
+
+    def check_shape(self) -> None:
+        """DamagedValueError if a topology or a log is there of which nothing is known.
+
+        It may consume any stream, and own any state: without it nobody can tell where records are due, or what is
+        litter.
+        """
+        for key, why in self._unknown.items():
+            if key.startswith((keys.TOPOLOGIES, keys.LOGS)):
+                raise DamagedValueError(key, why)
+
+    def is_damaged(self, incarnation: str) -> bool:
+        """Whether a part of an incarnation's interval map is damaged: then no interval of it changes hands."""
+        return self._damaged_chunk(incarnation) is not None
+
+    def check_map(self, incarnation: str) -> None:
+        """DamagedValueError if a part of an incarnation's interval map is damaged."""
+        key = self._damaged_chunk(incarnation)
+        if key is not None:
+            raise DamagedValueError(key, self.damaged[key])
+
+    def _damaged_chunk(self, incarnation: str) -> str | None:
+        if not self.damaged:
+            return None
+        prefix = keys.chunks_prefix(incarnation)
+        return next((key for key in self.damaged if key.startswith(prefix)), None)
 
     def _settle_maps(self) -> None:
         changed, self._chunks = self._chunks, {}
@@ -195,16 +294,21 @@ class Catalog:
         elif kind == keys.INJECTORS:
             self.injectors[names[0], names[1]] = catalog.InjectorRecord.FromString(value)
         elif kind == keys.BATCHES:
-            self.batches[names[0]] = catalog.BatchCursorRecord.FromString(value).committed_batch
+            self._put_cursor(names[0], catalog.BatchCursorRecord.FromString(value))
         elif kind == keys.SEQUENCER:
             self.drawn = int(value)
         elif key == keys.CLUSTER_SETTINGS:
             self.authority_shards = catalog.ClusterSettingsRecord.FromString(value).authority_shards
 
+    def _put_cursor(self, query: str, cursor: catalog.BatchCursorRecord) -> None:
+        self.batches[query] = cursor.committed_batch
+        if cursor.retired_at_us:
+            self.retired_queries[query] = cursor.retired_at_us
+
     def _put_chunk(self, key: str, incarnation: str, number: int, value: bytes) -> None:
         if self._digests.get(key) != hash(value):
-            self._digests[key] = hash(value)
             self._chunks.setdefault(incarnation, {})[number] = catalog.IntervalMapRecord.FromString(value)
+            self._digests[key] = hash(value)
 
     def _delete(self, key: str) -> None:
         kind, names = keys.split_key(key)
@@ -228,13 +332,17 @@ class Catalog:
             self.injectors.pop((names[0], names[1]), None)
         elif kind == keys.BATCHES:
             self.batches.pop(names[0], None)
+            self.retired_queries.pop(names[0], None)
         elif kind == keys.SEQUENCER:
             self.drawn = 0
 
     # Streams: who declares, produces and consumes them.
 
     def live_topologies(self) -> Iterator[tuple[str, catalog.TopologyRecord]]:
-        """The topologies whose state is kept, by name and in the names' order."""
+        """The topologies whose state is kept, by name and in the names' order. DamagedValueError if one cannot be
+        read, or a log."""
+        if self._unknown:
+            self.check_shape()
         for name in sorted(self.topologies):
             if self.topologies[name].state in LIVE_STATES:
                 yield name, self.topologies[name]
@@ -299,6 +407,14 @@ class Catalog:
         spec = self.stream(stream)
         injectors = (injector_sender(stream),) if spec is not None and spec.injected else ()
         return self.producers(stream) + injectors
+
+    def retired_injectors(self) -> dict[str, frozenset[str]]:
+        """By stream, the origins of the injector processes that were retired, as their deliveries name them."""
+        found: dict[str, set[str]] = {}
+        for (stream, process), record in self.injectors.items():
+            if record.retired:
+                found.setdefault(stream, set()).add(f"{injector_sender(stream)}/{process}")
+        return {stream: frozenset(origins) for stream, origins in found.items()}
 
     def injector_lives(self) -> dict[str, tuple[tuple[str, int], ...]]:
         """By the injectors of each stream, which topologies take them: a stream that came back has others."""

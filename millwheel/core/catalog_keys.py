@@ -16,6 +16,7 @@ __all__ = [
     "INJECTORS",
     "INTERVALS",
     "LEADERSHIP",
+    "LEASED",
     "LOGS",
     "MASTERS",
     "RETIRED",
@@ -55,6 +56,8 @@ CLUSTER_SETTINGS: Final = "cluster/settings"
 LEADERSHIP: Final = "leadership/master"
 """The key that the leading master holds under its lease."""
 SHARD_LEADERSHIPS: Final = "leadership/authority/"
+LEASED: Final = (WORKERS, MASTERS, AUTHORITIES, CANDIDATES, "leadership/")
+"""What the keys begin with that say who is there: they go with somebody's lease, or are written at each start."""
 
 
 def topology_key(name: str) -> str:

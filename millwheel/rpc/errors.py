@@ -13,10 +13,10 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
-from millwheel.coordination.contract import CoordinatorError
+from millwheel.coordination.contract import CoordinatorError, DamagedValueError
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.sdk.errors import Problem
-from millwheel.store.contract import StoreError
+from millwheel.store.contract import CorruptValueError, StoreError
 
 __all__ = ["abort", "answering", "as_request_error", "calling", "from_rpc_error", "to_status"]
 
@@ -91,6 +91,15 @@ def as_request_error(error: Exception) -> RequestError:
     """What a caller is told of an exception in a server."""
     if isinstance(error, RequestError):
         return error
+    if isinstance(error, DamagedValueError):
+        return RequestError(FailureCode.DATA_LOSS, str(error), reason="VALUE_DAMAGED")
+    if isinstance(error, CorruptValueError):
+        return RequestError(
+            FailureCode.DATA_LOSS,
+            f"what is stored is damaged: {error}",
+            "it is neither used nor overwritten: repair the store's disk or replica, or restore it from a snapshot",
+            reason="VALUE_DAMAGED",
+        )
     if isinstance(error, (StoreError, CoordinatorError)):
         what = "state store" if isinstance(error, StoreError) else "coordinator"
         return RequestError(FailureCode.UNAVAILABLE, f"the {what} failed: {error}", "see that it runs, and try again")

@@ -12,6 +12,7 @@ __all__ = [
     "PackageError",
     "Problem",
     "ProductionTimestampError",
+    "StateDamagedError",
     "TooLargeError",
     "TopologyError",
     "UndeclaredStreamError",
@@ -86,6 +87,17 @@ class ProductionTimestampError(MillwheelError):
             f"computation {computation!r} produced to {stream!r} at {timestamp}, behind its cause at {earliest}: "
             "give the production a timestamp no smaller than the record's or timer's, "
             "or set the timer with hold= at the earliest timestamp that its firing may produce"
+        )
+
+
+class StateDamagedError(MillwheelError):
+    """A key's stored state fails its checksum: its records and timers fail, and other keys go on."""
+
+    def __init__(self, why: str) -> None:
+        """``why`` names the row, and says what is wrong with it."""
+        super().__init__(
+            f"{why}. The row is neither used nor overwritten: repair the store's disk or replica, or restore the row "
+            "from a snapshot; it is read again at each attempt"
         )
 
 

@@ -8,6 +8,7 @@ the package's names is found there (:mod:`millwheel.sdk.apart`). So two packages
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib
 import io
@@ -16,18 +17,18 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import Protocol
+from typing import Final, Protocol
 
 from millwheel.sdk.apart import ApartFinder
 from millwheel.sdk.errors import PackageError, did_you_mean
 from millwheel.sdk.topology import Topology
 
-__all__ = ["load_topology", "unload_package"]
+__all__ = ["MAX_PACKAGE_BYTES", "load_topology", "unload_package"]
 
 
 class _Finder(Protocol):
@@ -61,6 +62,9 @@ class _PlainFinder(MetaPathFinder):
             return PathFinder.find_spec(fullname, [str(self.root)])
         return None
 
+
+MAX_PACKAGE_BYTES: Final = 64 << 20
+"""What a package may hold, packed or unpacked: code, not data. It is kept in memory, and sent to each worker."""
 
 _finders: dict[str, _Finder] = {}
 """The packages of this process, by digest."""
@@ -100,24 +104,36 @@ def _short(digest: str) -> str:
     return digest[:12]
 
 
-def _top_level_names(digest: str, data: bytes) -> frozenset[str]:
+def _contents(digest: str, data: bytes) -> dict[PurePosixPath, bytes]:
+    """The package's files. What others sent may be anything: PackageError, whatever is wrong with it."""
+    files: dict[PurePosixPath, bytes] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            paths = [PurePosixPath(name) for name in archive.namelist()]
-    except zipfile.BadZipFile as error:
-        raise PackageError(f"package {_short(digest)} is no zip file: {error}") from error
-    for path in paths:
-        if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise PackageError(f"package {_short(digest)} holds {str(path)!r}, which lies outside of it")
-    return frozenset(path.parts[0].removesuffix(".py") for path in paths)
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            if sum(entry.file_size for entry in entries) > MAX_PACKAGE_BYTES:
+                raise PackageError(f"package {_short(digest)} unpacks to more than {MAX_PACKAGE_BYTES:,} bytes")
+            for entry in entries:
+                path = PurePosixPath(entry.filename)
+                if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in entry.filename:
+                    raise PackageError(f"package {_short(digest)} holds {str(path)!r}, which lies outside of it")
+                # No more is read than the entry says that it holds.
+                files[path] = archive.read(entry)
+    except PackageError:
+        raise
+    except Exception as error:
+        # The library raises a dozen kinds of errors, by what is damaged.
+        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise PackageError(f"package {_short(digest)} is no zip file that can be read: {told}") from error
+    return files
 
 
 def _install(digest: str, root: Path, data: bytes) -> None:
     """Unpack, and have the modules found from now on."""
-    names = _top_level_names(digest, data)
+    files = _contents(digest, data)
+    names = frozenset(path.parts[0].removesuffix(".py") for path in files)
     clash = _clash(names)
     finder: _Finder = _PlainFinder(digest, root, names) if clash is None else ApartFinder(digest, root, names, clash)
-    _unpack(root, data)
+    _unpack(digest, root, files)
     importlib.invalidate_caches()
     _finders[digest] = finder
     sys.meta_path.insert(0, finder)
@@ -126,6 +142,8 @@ def _install(digest: str, root: Path, data: bytes) -> None:
 def _clash(names: frozenset[str]) -> str | None:
     """Who has one of these names already; None: nobody."""
     for name in sorted(names):
+        if name in sys.stdlib_module_names:
+            return f"Python has a module {name!r} of its own"
         for other in _finders.values():
             if name in other.names and not other.prefix:
                 return f"package {_short(other.digest)} holds a module {name!r}, too"
@@ -135,22 +153,44 @@ def _clash(names: frozenset[str]) -> str | None:
     return None
 
 
-def _unpack(root: Path, data: bytes) -> None:
-    """All or nothing: the directory appears by one rename."""
-    if root.exists():
+def _unpack(digest: str, root: Path, files: Mapping[PurePosixPath, bytes]) -> None:
+    """All or nothing: the directory appears by one rename. What was unpacked before counts only if it is whole."""
+    if _is_whole(root, files):
         return
     root.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=root.parent))
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            archive.extractall(draft)
+        for path, content in files.items():
+            _write(digest, draft / path, content)
         try:
             draft.rename(root)
         except OSError:
-            if not root.exists():  # else another process has unpacked the same bytes
-                raise
+            if not _is_whole(root, files):  # else another process has unpacked the same bytes
+                root.rename(draft / ".damaged")
+                draft.rename(root)
+                shutil.rmtree(root / ".damaged", ignore_errors=True)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _write(digest: str, place: Path, content: bytes) -> None:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    except (ValueError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise PackageError(f"package {_short(digest)} holds a file that cannot be made: {error}") from error
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
+            raise
+        raise PackageError(f"package {_short(digest)} holds a file that cannot be made: {error}") from error
+
+
+def _is_whole(root: Path, files: Mapping[PurePosixPath, bytes]) -> bool:
+    """Whether a package's files are there, unchanged; beside them Python keeps what it compiled."""
+    try:
+        return root.is_dir() and all((root / path).read_bytes() == content for path, content in files.items())
+    except OSError:
+        return False
 
 
 def _topology(finder: _Finder, entry_point: str) -> Topology:
@@ -160,14 +200,15 @@ def _topology(finder: _Finder, entry_point: str) -> Topology:
         raise PackageError(f"{where} has no module {module_name!r}, of its entry point {entry_point!r}")
     try:
         module = importlib.import_module(finder.prefix + module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         hint = ": install it, or include it in the package" if isinstance(error, ModuleNotFoundError) else ""
         raise PackageError(
             f"{where}: importing {module_name!r} failed with {type(error).__name__}: {error}{hint}"
         ) from error
-    found = getattr(module, attribute, None)
+    namespace = getattr(module, "__dict__", {})
+    found = namespace.get(attribute)
     if not isinstance(found, Topology):
-        topologies = [name for name, value in vars(module).items() if isinstance(value, Topology)]
+        topologies = [name for name, value in namespace.items() if isinstance(value, Topology)]
         has = f"it has {', '.join(topologies)}" if topologies else "it has none"
         raise PackageError(
             f"{where}: {entry_point!r} is no millwheel.Topology: {has}{did_you_mean(attribute, topologies)}"

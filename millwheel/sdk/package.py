@@ -21,13 +21,10 @@ from typing import Final
 
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.errors import PackageError
-from millwheel.sdk.loading import load_topology
+from millwheel.sdk.loading import MAX_PACKAGE_BYTES, load_topology
 from millwheel.sdk.topology import Topology
 
 __all__ = ["MAX_PACKAGE_BYTES", "CodePackage", "build_package", "load_topology", "package_of"]
-
-MAX_PACKAGE_BYTES: Final = 64 << 20
-"""What a package may hold: code, not data. It is kept in memory, and sent to each worker."""
 
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 _SKIPPED: Final = re.compile(r"\..*|__pycache__|.*\.py[co]|.*\.egg-info")

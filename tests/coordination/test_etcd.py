@@ -15,14 +15,17 @@ import pytest
 from deploy.local.child import free_ports
 from deploy.local.etcd import EtcdCluster, TlsFiles
 from millwheel.coordination.contract import (
+    Change,
     CompactedError,
     Compare,
     CoordinatorUnavailableError,
+    DamagedValueError,
     LeaseExpiredError,
     Put,
     TransactionTooLargeError,
 )
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from millwheel.coordination.etcd.v3 import etcd_pb2
 from tests.components import etcd
 from tests.coordination.cutting import CuttingProxy
 
@@ -305,3 +308,42 @@ async def test_users_and_what_their_roles_allow(tmp_path: Path) -> None:
 
 def test_a_password_is_not_printed() -> None:
     assert "secret" not in repr(EtcdSettings(username="u", password="secret"))
+
+
+# Damage.
+
+
+async def test_a_value_that_is_damaged_or_anothers_is_named_and_not_served(coordinator: EtcdCoordinator) -> None:
+    """Values had no checksum: whatever stood there was taken for a record."""
+    await coordinator.transact([], [Put("topologies/t", b"whole"), Put("topologies/u", b"other")])
+    first = await coordinator.list("")
+    raw = etcd_pb2.RangeRequest(key=coordinator._keyspace.key("topologies/t"))
+    (pair,) = (await coordinator._range(raw)).kvs
+    for bad in (pair.value[:-1], pair.value[:3], b"", b"whole", pair.value[:-1] + b"E"):
+        request = etcd_pb2.TxnRequest()
+        request.success.add(request_put=etcd_pb2.PutRequest(key=pair.key, value=bad))
+        await coordinator._link.call("/etcdserverpb.KV/Txn", request, etcd_pb2.TxnResponse, repeatable=False)
+        with pytest.raises(DamagedValueError, match="value topologies/t is damaged"):
+            await coordinator.get("topologies/t")
+        damaged, whole = (await coordinator.list("topologies/")).entries
+        assert damaged.value == b""
+        assert damaged.damage
+        assert (whole.value, whole.damage) == (b"other", "")
+    async with asyncio.timeout(10):
+        seen: list[Change] = []
+        async for changes in coordinator.watch("", first.revision):
+            seen += changes
+            if len(seen) == 5:
+                break
+    assert all(change.damage and change.value == b"" for change in seen)
+
+
+async def test_a_key_that_is_no_text_does_not_keep_others_from_being_read(coordinator: EtcdCoordinator) -> None:
+    await coordinator.transact([], [Put("k", b"v")])
+    request = etcd_pb2.TxnRequest()
+    request.success.add(request_put=etcd_pb2.PutRequest(key=coordinator._keyspace.key("k") + b"\xff\xfe", value=b""))
+    await coordinator._link.call("/etcdserverpb.KV/Txn", request, etcd_pb2.TxnResponse, repeatable=False)
+    assert [(entry.key, entry.value) for entry in (await coordinator.list("")).entries] == [
+        ("k", b"v"),
+        ("k\\xff\\xfe", b""),
+    ]

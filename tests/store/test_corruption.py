@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millwheel.coordination.contract import Put
+from millwheel.coordination.contract import DamagedValueError, Put
 from millwheel.core.keys import ALL_KEYS
 from millwheel.store import layout
 from millwheel.store.contract import Append, CorruptValueError, PartId, StateRow
@@ -95,10 +95,37 @@ async def test_a_damaged_row_is_named_by_its_key(path: Path) -> None:
         assert await database.store.read_states("c", [b"other"]) == [StateRow(b"other", 3, b"whole")]
 
 
-async def test_a_damaged_coordinator_key_is_named_and_nothing_is_opened(path: Path) -> None:
-    flip(path, b"cktopologies/t")
-    with pytest.raises(CorruptValueError, match="key 'topologies/t' of the coordinator"):
-        await EmbeddedDatabase.open(path)
+async def test_a_damaged_coordinator_value_is_named_kept_and_not_served(path: Path) -> None:
+    """It kept the whole database from being opened."""
     flip(path, b"cktopologies/t")
     async with await EmbeddedDatabase.open(path) as database:
-        assert await database.coordinator.get("topologies/t") is not None
+        coordinator = database.coordinator
+        with pytest.raises(DamagedValueError, match="value topologies/t is damaged"):
+            await coordinator.get("topologies/t")
+        (entry,) = (await coordinator.list("topologies/")).entries
+        assert (entry.value, entry.damage[:8]) == (b"", "checksum")
+        await coordinator.transact([], [Put("topologies/u", b"other")])
+    flip(path, b"cktopologies/t")
+    async with await EmbeddedDatabase.open(path) as database:
+        restored = await database.coordinator.get("topologies/t")
+        assert restored is not None
+        assert restored.value == b"value", "nothing was written over it"
+
+
+async def test_a_damaged_registration_goes_with_the_leases_and_is_written_anew(path: Path) -> None:
+    """It does not tell its lease any more; of these kinds every key has one."""
+    async with await EmbeddedDatabase.open(path) as database:
+        lease = await database.coordinator.grant_lease(60)
+        puts = [Put("workers/w", b"me", lease), Put("leadership/master", b"me", lease)]
+        await database.coordinator.transact([], puts)
+    flip(path, b"ckworkers/w")
+    flip(path, b"ckleadership/master")
+    async with await EmbeddedDatabase.open(path) as database:
+        assert [entry.key for entry in (await database.coordinator.list("")).entries] == ["topologies/t"]
+
+
+async def test_a_damaged_revision_of_the_coordinator_is_named_and_nothing_is_opened(path: Path) -> None:
+    """Without it nobody could tell what is newer."""
+    flip(path, b"cr")
+    with pytest.raises(CorruptValueError, match="revision of the coordinator: checksum"):
+        await EmbeddedDatabase.open(path)

@@ -11,7 +11,7 @@ import pytest
 
 from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import Append, CorruptValueError, PartId, SequencerRefusedError
+from millwheel.store.contract import Append, CorruptValueError, PartId, SequencerRefusedError, StateRow
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -20,6 +20,7 @@ from millwheel.worker.messages import (
     AppendEntry,
     AsyncHook,
     CheckSequence,
+    CopyParts,
     Deposed,
     FenceJournal,
     HookFinished,
@@ -29,6 +30,7 @@ from millwheel.worker.messages import (
     ReadSegments,
     ReadStates,
     SequenceChecked,
+    StatesRead,
     Tick,
 )
 from millwheel.worker.shell.host import CoreHost
@@ -267,17 +269,62 @@ async def test_an_internal_error_gives_the_interval_up_and_says_so(
     assert len(rig.world.lost_hosts) == 1
 
 
-async def test_a_damaged_row_ends_the_interval_without_asking_for_another_takeover() -> None:
+async def test_a_damaged_row_is_told_of_its_key_and_the_other_rows_are_read() -> None:
+    """It ended the interval, and with it every other key."""
+
     class Damaged(FlakyStore):
         async def read_states(self, computation: str, keys: Sequence[bytes]) -> Any:
-            raise CorruptValueError("row of key b'k'", "checksum does not hold")
+            for key in keys:
+                if key in (b"3", b"4"):
+                    raise CorruptValueError(f"row of key {key!r}", "checksum does not hold")
+            return [StateRow(key, 1, key) for key in keys]
 
     rig = Rig()
     rig.host = CoreHost(JOURNAL, rig.core, Damaged(), rig.world, rig.queue)
-    await rig.perform(ReadStates("c.1", [b"k"]))
+    keys = [b"%d" % number for number in range(7)]
+    await rig.perform(ReadStates("c.1", keys))
     await asyncio.sleep(0.01)
+    (read,) = rig.core.of(StatesRead)
+    assert [row.key if row is not None else None for row in read.rows] == [
+        key if key not in read.damaged else None for key in keys
+    ]
+    assert read.damaged == {
+        b"3": "row of key b'3': checksum does not hold",
+        b"4": "row of key b'4': checksum does not hold",
+    }
+    assert rig.world.lost_hosts == []
+
+
+@pytest.mark.parametrize("where", ["handle", "copy", "append"])
+async def test_a_damaged_value_ends_the_interval_without_asking_for_another_takeover(where: str) -> None:
+    """A successor would meet the same, again and again."""
+    error = CorruptValueError("part 'segment/1' of journal x", "checksum does not hold")
+
+    class Damaged(FlakyStore):
+        async def read_parts(self, journal: str, parts: Sequence[PartId]) -> Any:
+            raise error
+
+        async def append(self, journal: str, append: Append) -> None:
+            raise error
+
+    rig = Rig()
+    rig.host = CoreHost(JOURNAL, rig.core, Damaged(), rig.world, rig.queue)
+    part = PartId("segment/1", 1, 1)
+    if where == "handle":
+
+        def react(event: Any) -> Sequence[Any]:
+            raise error
+
+        rig.core.react = react
+        rig.host.post(Tick())
+    elif where == "copy":
+        await rig.perform(CopyParts(JOURNAL, 1, [("x", part, part)]))
+    else:
+        await rig.perform(AppendEntry(JOURNAL, Append(1, 1, 0, (), b"")))
+    await asyncio.sleep(0.02)
     ((host, reason),) = rig.world.lost_hosts
-    assert "checksum" in reason
+    assert host is rig.host
+    assert reason == host.damage == str(error)
     assert host.fault == ""
 
 

@@ -13,7 +13,7 @@ nothing and reports nothing more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from millwheel.core.keys import KeyInterval
@@ -163,6 +163,11 @@ class IntervalCore:
         """Why the computation stands still by its failure policy; empty while it runs."""
         return self._parking.stopped
 
+    @property
+    def damaged_rows(self) -> Mapping[bytes, str]:
+        """The keys whose state rows were found damaged, and why: their work waits, or fails by its policy."""
+        return self._parking.damaged
+
     # Life.
 
     def _on_opened(self, event: Opened) -> list[Instruction]:
@@ -213,6 +218,7 @@ class IntervalCore:
         if event.slack is not None:
             self.state.slack = event.slack
         self._receiving.retire(event.retired)
+        self._receiving.end(event.ended_injectors, event.ended_queries)
         inputs = self.state.inputs
         known = inputs.senders.keys()
         for sender in event.senders - known:
@@ -228,7 +234,10 @@ class IntervalCore:
 
     def _on_states_read(self, event: StatesRead) -> list[Instruction]:
         for key, row in zip(event.keys, event.rows, strict=True):
-            self._parking.row_read(key, row.blob if row is not None else b"")
+            if key in event.damaged:
+                self._parking.row_damaged(key, event.damaged[key])
+            else:
+                self._parking.row_read(key, row.blob if row is not None else b"")
         return []
 
     def _on_flushed(self, event: StatesFlushed) -> list[Instruction]:

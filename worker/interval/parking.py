@@ -10,9 +10,10 @@ watermark until then (G5, G6).
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
 from millwheel.sdk.context import UNSET, Context
+from millwheel.sdk.errors import StateDamagedError
 from millwheel.sdk.model import Record
 from millwheel.sdk.options import LateAction
 from millwheel.worker.interval.failures import HOOK_ERRORS, Decision, Failures
@@ -22,6 +23,9 @@ from millwheel.worker.interval.runner import Runner
 from millwheel.worker.messages import AsyncHook, HookFailed
 
 __all__ = ["Parking"]
+
+_DAMAGED_ROWS: Final = 1_000
+"""Of as many damaged rows it is remembered which they are; beyond, the log alone names them."""
 
 
 class Parking:
@@ -34,6 +38,8 @@ class Parking:
         self.state = runner.state
         self.stopped = ""
         """Why the computation stands still by its failure policy; empty while it does not."""
+        self.damaged: dict[bytes, str] = {}
+        """Keys whose rows were found damaged, and why; as many as are worth telling."""
         self.to_await: list[AsyncHook] = []
         self.reports: list[HookFailed] = []
         self._next_hook = 1
@@ -107,7 +113,7 @@ class Parking:
     def _bury(self, key: bytes, parked: ParkedKey, item: Item, error: BaseException) -> None:
         """Commit the item's id (or the end of its timer) together with its dead letter."""
         parked.alone = max(0, parked.alone - 1)
-        context = self.runner.open(key)
+        context = self.runner.open(key) if key in self.state.cells else self.runner.open_apart(key)
         assert context is not None, "a key whose hook has run is in the cache"
         self.failures.dead_letter(context, key, item, error, parked.attempts)
         self.runner.batch.dead += 1
@@ -188,8 +194,26 @@ class Parking:
 
     def row_read(self, key: bytes, encoded: bytes) -> None:
         """The key's row has been read: it may run."""
+        self.damaged.pop(key, None)
         self.state.cells.insert(key, encoded)
         self.state.intake.park(key, Wait.READY)
+
+    def row_damaged(self, key: bytes, why: str) -> None:
+        """The key's row cannot be read: its next work fails, by the failure policy, as if its hook had raised.
+
+        No hook sees the key without its state, and nothing is written over the row; it is read again at each attempt.
+        """
+        if len(self.damaged) < _DAMAGED_ROWS:
+            self.damaged[key] = why
+        parked = self.state.intake.park(key, Wait.READY)
+        item = self.firing.next_due(key) or (parked.items[0] if parked.items else None)
+        if item is None:
+            self.firing.return_postponed(key)
+            self.state.intake.unpark(key)
+            return
+        # Alone, so that the attempts of one piece of work are counted until it is done.
+        parked.alone = max(parked.alone, 1)
+        self._decide(key, parked, item, StateDamagedError(why))
 
     def _start_hook(self, key: bytes, context: Context[Any], item: Item, coroutine: Any) -> None:
         """User code waits for something: the key is parked, and its context out of the batch, until it ends."""

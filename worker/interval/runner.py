@@ -205,6 +205,13 @@ class Runner:
         self.batch.contexts[key] = context
         return context
 
+    def open_apart(self, key: bytes) -> Context[Any]:
+        """A context for a key whose state cannot be read, in which no hook is to run: the state stays as it is."""
+        context: Context[Any] = Context(key, KeyCell(), self.state.scope)
+        self.batch.contexts[key] = context
+        self.batch.size += _CONTEXT_BYTES
+        return context
+
     def apply_late_policy(self, context: Context[Any], stream: str, encoded: bytes) -> None:
         """What becomes of a late record that the computation does not want to see (G14)."""
         late = self.state.program.options.late

@@ -194,6 +194,7 @@ class LogCore:
         if event.slack is not None:
             self.state.slack = event.slack
         self._receiving.retire(event.retired)
+        self._receiving.end(event.ended_injectors, event.ended_queries)
         inputs = self.state.inputs
         known = inputs.senders.keys()
         for sender in event.senders - known:
@@ -206,7 +207,7 @@ class LogCore:
         return []
 
     def _on_states_read(self, event: StatesRead) -> list[LogInstruction]:
-        return self._subscribers.rows_read(event.keys, event.rows)
+        return self._subscribers.rows_read(event.keys, event.rows, event.damaged)
 
     def _on_flushed(self, event: StatesFlushed) -> list[LogInstruction]:
         self._checkpoints.flushed(event.number)

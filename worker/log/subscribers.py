@@ -6,7 +6,7 @@ within the window beyond its last ACK. Of several subscribers of one cursor the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -229,8 +229,10 @@ class Subscribers:
             self._reading.add(segment.first)
             self._wanted.append(segment.first)
 
-    def rows_read(self, keys: Sequence[bytes], rows: Sequence[StateRow | None]) -> list[LogInstruction]:
-        """Segments have been read back. One that is damaged ends those who need it, and nobody else."""
+    def rows_read(
+        self, keys: Sequence[bytes], rows: Sequence[StateRow | None], damaged: Mapping[bytes, str]
+    ) -> list[LogInstruction]:
+        """Segments have been read back. One that is ``damaged`` ends those who need it, and nobody else."""
         out: list[LogInstruction] = []
         for key, row in zip(keys, rows, strict=True):
             first = int.from_bytes(key, "big")
@@ -239,15 +241,15 @@ class Subscribers:
             if segment is None or segment.loaded:
                 continue
             try:
-                self._load(segment, row)
+                self._load(segment, row, damaged.get(key, "the row is missing"))
             except CorruptValueError as error:
                 out.extend(self._lost(segment, error))
         return out
 
-    def _load(self, segment: Segment, row: StateRow | None) -> None:
+    def _load(self, segment: Segment, row: StateRow | None, why_not: str) -> None:
         where = f"stream {self.state.config.stream!r}, segment from offset {segment.first:,}"
         if row is None:
-            raise CorruptValueError(where, "the row is missing")
+            raise CorruptValueError(where, why_not)
         try:
             self.state.records.loaded(segment, decode(row.blob, SegmentBlob, where))
         except ValueError as error:

@@ -65,6 +65,7 @@ from millwheel.worker.messages import (
     WriteParts,
 )
 from millwheel.worker.shell.opening import Opener, ReadAhead
+from millwheel.worker.shell.rows import read_rows
 from millwheel.worker.shell.runloop import RunQueue, wall_now
 
 __all__ = ["CoreHost", "Peers", "ServedCore"]
@@ -142,6 +143,8 @@ class CoreHost:
         self._deliveries: WeakKeyDictionary[Delivery, None] = WeakKeyDictionary()
         """Those that somebody here still holds: all that are not answered, and perhaps others."""
         self.fault = ""
+        self.damage = ""
+        """The stored value that is missing or damaged, if it is for its sake that the interval was given up."""
         self.busy = 0.0
         """Seconds spent in the core, performing its instructions included."""
         self._performers: dict[type, Callable[[Any], None]] = {
@@ -232,14 +235,29 @@ class CoreHost:
         self.busy += perf_counter() - began
         if type(event) in (Deposed, OpenFailed) and not self._closed:
             self._shut()
+            if type(event) is OpenFailed and event.damaged:
+                self.damage = event.reason
             self._peers.lost(self, event.reason)
 
     def _guarded(self, step: Callable[[], Sequence[Any]]) -> None:
-        """Take a step. A core that contradicts itself must not go on: its successor starts from the journal."""
+        """Take a step. A core that contradicts itself must not go on: its successor starts from the journal.
+
+        Where what is stored is damaged a successor would meet the same.
+        """
         try:
             self._perform(step())
+        except CorruptValueError as error:
+            self._quarantined(error)
         except Exception as error:
             self._failed(error)
+
+    def _quarantined(self, error: StoreError) -> None:
+        if self._closed:
+            return
+        log.error("journal %s: the interval stands still, for what is stored of it is damaged: %s", self.journal, error)
+        self.damage = str(error)
+        self._shut()
+        self._peers.lost(self, self.damage)
 
     def _failed(self, error: BaseException) -> None:
         if self._closed:
@@ -281,7 +299,9 @@ class CoreHost:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if isinstance(error, StoreError):
+        if isinstance(error, CorruptValueError):
+            self._quarantined(error)
+        elif isinstance(error, StoreError):
             # Another owner would meet the same.
             log.error("journal %s: the interval is given up: %s", self.journal, error)
             self.post(Deposed(str(error)))
@@ -317,7 +337,7 @@ class CoreHost:
             opened = await Opener(self._store, fence, self._until_certain, self._ahead).open()
         except (SequencerRefusedError, JournalMissingError, CorruptValueError) as error:
             log.error("journal %s cannot be opened: %s", fence.journal, error)
-            self.post(OpenFailed(str(error)))
+            self.post(OpenFailed(str(error), damaged=isinstance(error, (JournalMissingError, CorruptValueError))))
             return
         self.post(opened)
 
@@ -348,14 +368,18 @@ class CoreHost:
             if not applied:
                 self.post(Deposed(str(error)))
                 return
+        except CorruptValueError as error:
+            self._quarantined(error)
+            return
         except StoreError as error:
             self.post(Deposed(str(error)))
             return
         self.post(Appended(append.commit))
 
     async def _read_states(self, read: ReadStates) -> None:
-        rows = await self._until_certain(lambda: self._store.read_states(read.computation, read.keys))
-        self.post(StatesRead(read.keys, rows))
+        damaged: dict[bytes, str] = {}
+        rows = await self._until_certain(lambda: read_rows(self._store, read.computation, read.keys, damaged))
+        self.post(StatesRead(read.keys, rows, damaged))
 
     async def _flush(self, flush: FlushStates) -> None:
         await self._until_certain(

@@ -6,7 +6,7 @@ coordinator itself. The catalog only says where to look first.
 
 from __future__ import annotations
 
-from millwheel.coordination.contract import Coordinator
+from millwheel.coordination.contract import Coordinator, DamagedValueError
 from millwheel.core.catalog import Catalog
 from millwheel.core.catalog_keys import chunk_key, chunks_prefix
 from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
@@ -18,6 +18,7 @@ async def journal_lives(coordinator: Coordinator, catalog: Catalog, journal: str
     """Whether an interval writes to ``journal`` or stems from it, by a linearizable read.
 
     Mostly of one chunk; only where that does not have it (any more), of the incarnation's whole interval map.
+    DamagedValueError if a chunk cannot be read, so that it is not known.
     """
     incarnation = journal.rpartition(".j")[0]
     table = catalog.tables.get(incarnation)
@@ -27,7 +28,13 @@ async def journal_lives(coordinator: Coordinator, catalog: Catalog, journal: str
         if entry is not None and _names(entry.value, journal):
             return True
     snapshot = await coordinator.list(chunks_prefix(incarnation))
-    return any(_names(entry.value, journal) for entry in snapshot.entries)
+    if any(_names(entry.value, journal) for entry in snapshot.entries):
+        return True
+    for entry in snapshot.entries:
+        if entry.damage:
+            # It may be this one that names the journal.
+            raise DamagedValueError(entry.key, entry.damage)
+    return False
 
 
 def _names(chunk: bytes, journal: str) -> bool:

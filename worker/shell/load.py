@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import psutil
 
@@ -39,6 +39,15 @@ class Metered:
     busy: float
 
 
+class Damaged(Protocol):
+    """An interval that stands still because something that is stored of it is damaged."""
+
+    @property
+    def incarnation(self) -> str: ...
+    @property
+    def why(self) -> str: ...
+
+
 class _Rate:
     """How fast a total grows, by what it was some seconds ago."""
 
@@ -60,8 +69,15 @@ class _Rate:
 class LoadMeter:
     """Rates of what the process and its intervals do. Whoever asks takes the measures."""
 
-    def __init__(self, intervals: Callable[[], Iterable[Metered]], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        intervals: Callable[[], Iterable[Metered]],
+        clock: Callable[[], float] = time.monotonic,
+        damaged: Callable[[], Mapping[tuple[str, int], Damaged]] = dict,
+    ) -> None:
+        """``damaged``: by journal and sequencer, intervals that stand still for what is stored of them is damaged."""
         self._intervals = intervals
+        self._damaged = damaged
         self._clock = clock
         self._process = psutil.Process()
         self._limit = memory_limit()
@@ -92,6 +108,14 @@ class LoadMeter:
                 for key, share in core.state.sample.shares():
                     load.sample.add(key=key, share=share)
         response.intervals.extend(load for load, _ in loads)
+        for (journal, sequencer), at_rest in self._damaged().items():
+            response.intervals.add(
+                computation=at_rest.incarnation,
+                journal=journal,
+                sequencer=sequencer,
+                quarantined=True,
+                damage=at_rest.why,
+            )
         return response
 
     def _cpu_seconds(self) -> float:
@@ -112,6 +136,9 @@ def _interval_load(one: Metered) -> wire.IntervalLoad:
     load.keys = len(state.cells)
     load.cached_bytes = state.cells.bytes_held
     load.independent = core.independent
+    damaged = core.damaged_rows
+    load.damaged_rows = len(damaged)
+    load.damage = next(iter(damaged.values()), "")
     return load
 
 

@@ -20,8 +20,14 @@ _LABELS = ["topology", "computation"]
 class WorkerCollector(Collector):
     """Sums each figure over the intervals of a computation; ``cores`` yields (topology, computation, core)."""
 
-    def __init__(self, cores: Callable[[], Iterable[tuple[str, str, IntervalCore]]]) -> None:
+    def __init__(
+        self,
+        cores: Callable[[], Iterable[tuple[str, str, IntervalCore]]],
+        quarantined: Callable[[], Iterable[tuple[str, str]]] = tuple,
+    ) -> None:
+        """``quarantined``: (topology, computation) of each interval that stands still by damage to what is stored."""
         self._cores = cores
+        self._quarantined = quarantined
 
     def collect(self) -> Iterator[Metric]:
         """All figures of this moment."""
@@ -36,6 +42,9 @@ class WorkerCollector(Collector):
             watermark = core.state.watermark
             if MIN_TIMESTAMP < watermark < MAX_TIMESTAMP:
                 lags[place] = max(lags.get(place, 0.0), (now - watermark) / 1e6)
+        for place in self._quarantined():
+            values = sums.setdefault("millwheel_quarantined_intervals", {})
+            values[place] = values.get(place, 0.0) + 1
         for name, help_text in _COUNTERS.items():
             counter = CounterMetricFamily(name, help_text, labels=_LABELS)
             for labels, value in sums.get(name, {}).items():
@@ -70,6 +79,8 @@ _GAUGES = {
     "millwheel_cache_bytes": "Memory that cached states are counted with",
     "millwheel_parked_keys": "Keys that wait for a row, a hook or another attempt",
     "millwheel_stopped_intervals": "Intervals that stand still by their failure policy",
+    "millwheel_damaged_rows": "Keys whose stored state was found damaged",
+    "millwheel_quarantined_intervals": "Intervals that stand still because something of their journal is damaged",
 }
 
 
@@ -85,3 +96,4 @@ def _figures(core: IntervalCore) -> Iterator[tuple[str, float]]:
     yield "millwheel_cache_bytes", state.cells.bytes_held
     yield "millwheel_parked_keys", len(state.intake.parked)
     yield "millwheel_stopped_intervals", bool(core.stopped)
+    yield "millwheel_damaged_rows", len(core.damaged_rows)

@@ -54,7 +54,7 @@ from millwheel.worker.shell.routing import Routing
 from millwheel.worker.shell.runloop import RunQueue
 from millwheel.worker.shell.watching import SenderWatch, Watermarks
 
-__all__ = ["Authority", "Worker", "WorkerSettings"]
+__all__ = ["Authority", "Quarantined", "Worker", "WorkerSettings"]
 
 log = logging.getLogger("millwheel.worker")
 
@@ -100,6 +100,16 @@ class _Hosted:
     """An interval that this process runs."""
 
     host: CoreHost
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """An interval that stands still because ``why``, a stored value that it relies on, is missing or damaged."""
+
+    incarnation: str
+    topology: str
+    computation: str
+    why: str
+
+
     owned: OwnedInterval
     built: Built
     channel: LocalChannel
@@ -147,6 +157,8 @@ class Worker:
         self._ahead: ReadAhead = {}
         self._told_retired: frozenset[str] = frozenset()
         self._known_consumers: frozenset[str] = frozenset()
+        self.quarantined: dict[tuple[str, int], Quarantined] = {}
+        """Of those given up, by journal and sequencer, the ones of which a stored value is damaged."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._registration = Registration(
             coordinator, settings.worker_id, settings.address, settings.lease, self._drop_all
@@ -158,7 +170,7 @@ class Worker:
         """Serve deliveries, subscriptions and inspection on ``server``."""
         add_DeliveryServiceServicer_to_server(DeliveryService(self.find), server)
         add_SubscriptionServiceServicer_to_server(self.logs, server)
-        load = LoadMeter(self._metered).load
+        load = LoadMeter(self._metered, damaged=lambda: self.quarantined).load
         inspection = InspectionService(self._journal_of_key, self.core_of, self._absence, self.store, load)
         add_InspectionServiceServicer_to_server(inspection, server)
         handover = HandoverService(self._find_owned, self.store, self._ahead, self._load_code)
@@ -245,6 +257,10 @@ class Worker:
             return
         log.info("%d intervals are made ready for other workers", len(hosts))
         tasks = [asyncio.ensure_future(host.prepare_release()) for host in hosts]
+    def quarantined_places(self) -> list[tuple[str, str]]:
+        """(topology, computation) of each interval that is quarantined here, for metrics."""
+        return [(one.topology, one.computation) for one in list(self.quarantined.values())]
+
         _, late = await asyncio.wait(tasks, timeout=self.settings.hand_over)
         for task in late:
             task.cancel()
@@ -275,6 +291,9 @@ class Worker:
         if self._again is not None:
             self._again.cancel()
             self._again = None
+            except DamagedValueError as error:
+                log.error("what runs here goes on as it is, and nothing else is begun: %s", error)
+                done = False
         if done:
             self._again_after = _AGAIN_FIRST
             return
@@ -314,6 +333,7 @@ class Worker:
                 complete = self._try_start(one) and complete
         self._tell_hosts()
         for hosted in self.hosted.values():
+        self.quarantined = {place: one for place, one in self.quarantined.items() if place in self._given_up}
             hosted.channel.hurry()
         self._watch.follow(
             frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values())),
@@ -393,9 +413,12 @@ class Worker:
         for hosted in self.hosted.values():
             inputs = hosted.built.inputs
             senders, slack = self._builder.senders(inputs), self._builder.slack(inputs)
-            hosted.host.post(CatalogChanged(senders, slack=slack, retired=retired))
+            mine = frozenset().union(*(ended.get(stream, frozenset()) for stream in inputs))
+            changed = CatalogChanged(senders, slack=slack, retired=retired, ended_injectors=mine, ended_queries=queries)
+            hosted.host.post(changed)
 
     # What hosts need (Peers).
+        ended, queries = self.catalog.retired_injectors(), frozenset(self.catalog.retired_queries)
 
     def send(self, host: CoreHost, send: Send) -> None:
         """Bring a batch to its owner: in this process, or over the network."""
@@ -472,12 +495,27 @@ class Worker:
         loop = asyncio.get_running_loop()
         delay = self._mending.fault(journal, loop.time())
         if delay is None:
+        if host.damage:
+            self._quarantine(hosted, host.damage)
             log.error("interval %s: too many errors in succession: it stays down until this worker restarts", journal)
         else:
             log.warning("interval %s: is to be taken up again in %.0f s", journal, delay)
             loop.call_later(delay, self._registration.renew_from_scratch)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _quarantine(self, hosted: _Hosted, why: str) -> None:
+        """Nothing of the interval is served, nor written over, until it is given out anew."""
+        incarnation = hosted.owned.incarnation
+        table = self.catalog.tables.get(incarnation)
+        name, topology = table.origin if table is not None else ("", "")
+        place = (hosted.host.journal, hosted.sequencer)
+        self.quarantined[place] = Quarantined(incarnation, topology, name, why)
+        log.error(
+            "interval %s is quarantined: restore what is damaged from a snapshot or a replica, then have it opened "
+            "again by `millwheel interval move %s` or by starting this worker anew",
+            *place[:1] * 2,
+        )
+
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

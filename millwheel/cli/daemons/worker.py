@@ -61,7 +61,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
     )
     places.catalog = worker.catalog
     worker.add_services(daemon.server)
-    daemon.registry.register(WorkerCollector(worker.interval_cores))
+    daemon.registry.register(WorkerCollector(worker.interval_cores, worker.quarantined_places))
     try:
         await patiently("registering", worker.start)
         yield

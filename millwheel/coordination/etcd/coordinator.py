@@ -17,6 +17,7 @@ from millwheel.coordination.contract import (
     Compare,
     CoordinatorError,
     CoordinatorUnavailableError,
+    DamagedValueError,
     Entry,
     LeaseExpiredError,
     Outcome,
@@ -24,12 +25,13 @@ from millwheel.coordination.contract import (
     Snapshot,
 )
 from millwheel.coordination.etcd import failures
-from millwheel.coordination.etcd.keyspace import Keyspace
+from millwheel.coordination.etcd.keyspace import Keyspace, opened
 from millwheel.coordination.etcd.leases import HeldLeases, seconds_since_boot
 from millwheel.coordination.etcd.link import Link
 from millwheel.coordination.etcd.settings import EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
 from millwheel.coordination.etcd.watching import Watching
+from millwheel.store.envelope import wrap
 
 __all__ = ["EtcdCoordinator"]
 
@@ -68,7 +70,10 @@ class EtcdCoordinator:
     async def get(self, key: str) -> Entry | None:
         """See :meth:`Coordinator.get`."""
         answer = await self._range(etcd.RangeRequest(key=self._keyspace.key(key)))
-        return self._entry(answer.kvs[0]) if answer.kvs else None
+        entry = self._entry(answer.kvs[0]) if answer.kvs else None
+        if entry is not None and entry.damage:
+            raise DamagedValueError(key, entry.damage)
+        return entry
 
     async def list(self, prefix: str) -> Snapshot:
         """See :meth:`Coordinator.list`. Read page by page, all of them as of the first one's revision."""
@@ -96,7 +101,8 @@ class EtcdCoordinator:
 
     def _entry(self, pair: etcd.KeyValue) -> Entry:
         name = self._keyspace.name(pair.key)
-        return Entry(name, pair.value, pair.create_revision, pair.mod_revision, pair.lease)
+        value, damage = opened(pair.value)
+        return Entry(name, value, pair.create_revision, pair.mod_revision, pair.lease, damage)
 
     async def transact(
         self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
@@ -112,7 +118,7 @@ class EtcdCoordinator:
             target = etcd.Compare.CompareTarget.COMPARE_TARGET_MOD
             request.compare.add(key=self._keyspace.key(compare.key), target=target, mod_revision=compare.modified)
         for put in puts:
-            pair = etcd.PutRequest(key=self._keyspace.key(put.key), value=put.value, lease=put.lease)
+            pair = etcd.PutRequest(key=self._keyspace.key(put.key), value=wrap(put.value), lease=put.lease)
             request.success.add(request_put=pair)
         for key in deletes:
             request.success.add(request_delete_range=etcd.DeleteRangeRequest(key=self._keyspace.key(key)))

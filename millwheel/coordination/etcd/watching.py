@@ -13,7 +13,7 @@ import grpc
 from millwheel.coordination.contract import Change, CompactedError, CoordinatorUnavailableError
 from millwheel.coordination.etcd import failures
 from millwheel.coordination.etcd.failures import Verdict
-from millwheel.coordination.etcd.keyspace import Keyspace
+from millwheel.coordination.etcd.keyspace import Keyspace, opened
 from millwheel.coordination.etcd.link import Backoff, Link, Stream
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
 
@@ -116,8 +116,11 @@ class Watching:
             raise _AwayError(response.cancel_reason or "the watch was cancelled")
 
     def _changes(self, revision: int, events: Iterable[etcd.Event]) -> tuple[Change, ...]:
-        deleted = etcd.Event.EventType.EVENT_TYPE_DELETE
-        return tuple(
-            Change(self._keyspace.name(event.kv.key), None if event.type == deleted else event.kv.value, revision)
-            for event in events
-        )
+        return tuple(self._change(revision, event) for event in events)
+
+    def _change(self, revision: int, event: etcd.Event) -> Change:
+        name = self._keyspace.name(event.kv.key)
+        if event.type == etcd.Event.EventType.EVENT_TYPE_DELETE:
+            return Change(name, None, revision)
+        value, damage = opened(event.kv.value)
+        return Change(name, value, revision, damage)

@@ -273,6 +273,9 @@ class IntervalLoad(_message.Message):
     CACHED_BYTES_FIELD_NUMBER: _builtins.int
     INDEPENDENT_FIELD_NUMBER: _builtins.int
     SAMPLE_FIELD_NUMBER: _builtins.int
+    DAMAGED_ROWS_FIELD_NUMBER: _builtins.int
+    QUARANTINED_FIELD_NUMBER: _builtins.int
+    DAMAGE_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
     journal: _builtins.str
     sequencer: _builtins.int
@@ -285,6 +288,12 @@ class IntervalLoad(_message.Message):
     cached_bytes: _builtins.int
     independent: _builtins.bool
     """Nothing is needed of the parents' journals any more (or there are none)."""
+    damaged_rows: _builtins.int
+    """State rows found to be damaged: the keys stand still, or fail by the failure policy, until the rows are restored."""
+    quarantined: _builtins.bool
+    """The interval itself stands still: something of its journal is missing or damaged. Nothing of it is served."""
+    damage: _builtins.str
+    """What is damaged, and how that was told; of several rows one."""
     @_builtins.property
     def sample(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyLoad]:
         """A sample of the keys that cost most, with their share of the interval's records (0 to 1), in the keys' order:
@@ -305,10 +314,13 @@ class IntervalLoad(_message.Message):
         cached_bytes: _builtins.int = ...,
         independent: _builtins.bool = ...,
         sample: _abc.Iterable[Global___KeyLoad] | None = ...,
+        damaged_rows: _builtins.int = ...,
+        quarantined: _builtins.bool = ...,
+        damage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "computation", b"computation", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "computation", b"computation", "damage", b"damage", "damaged_rows", b"damaged_rows", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

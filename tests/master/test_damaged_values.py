@@ -1,0 +1,156 @@
+"""A master does nothing with a value of the coordinator that fails its checksum, nor writes over it; others go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from millwheel.core import catalog_keys as keys
+from millwheel.core.catalog import LIVE_STATES
+from millwheel.core.time import hours
+from millwheel.master.messages import (
+    CancelTopology,
+    CommitBatch,
+    EnsureLog,
+    FinishInjector,
+    OpenInjector,
+    SubmitTopology,
+)
+from millwheel.rpc.failures import FailureCode, RequestError
+
+from .harness import Master, World, computation, source, topology
+
+WHY = "checksum 00000001 where 00000002 was written"
+
+
+def running() -> tuple[World, Master]:
+    """Two topologies, with a log, an injector and a batch source, at worker w1."""
+    world = World()
+    world.join("w1")
+    master = Master(world)
+    for name in ("one", "two"):
+        made = topology(name, [source(f"{name}.in")], [computation("c", {f"{name}.in": "k"}, [f"{name}.out"])])
+        master.call(SubmitTopology(made, name))
+    master.call(EnsureLog("one.out"))
+    master.call(OpenInjector("one.in", "p"))
+    master.call(CommitBatch("q", 3))
+    master.tick(int(hours(1)))
+    return world, master
+
+
+def damage(world: World, key: str) -> bytes:
+    """Have the value of ``key`` be illegible for whoever reads it from now on; returns what it was."""
+    entry = world.state._entries[key]
+    world.state._entries[key] = replace(entry, value=b"", damage=WHY)
+    return entry.value
+
+
+def restore(world: World, key: str, value: bytes) -> None:
+    world.state._entries[key] = replace(world.state._entries[key], value=value, damage="")
+
+
+def incarnation_of(world: World, name: str) -> str:
+    return world.catalog().topologies[name].incarnations["c"]
+
+
+def owners(world: World, incarnation: str) -> set[str]:
+    return {one.owner.worker_id for one in world.catalog().tables[incarnation]}
+
+
+def refused(master: Master, request: object) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        master.call(request)  # type: ignore[arg-type]
+    assert caught.value.code is FailureCode.DATA_LOSS
+    assert WHY in caught.value.message
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", ["topology", "log"])
+def test_g1_a_new_master_drops_and_moves_nothing_while_a_topology_or_log_cannot_be_read_7_1(kind: str) -> None:
+    """What it names looked like litter: state, journals, logs and injectors would have gone."""
+    world, _ = running()
+    journals = [one.journal for name in ("one", "two") for one in world.catalog().tables[incarnation_of(world, name)]]
+    journals += [
+        one.journal for log in world.catalog().logs.values() for one in world.catalog().tables[log.incarnation]
+    ]
+    key = keys.topology_key("one") if kind == "topology" else keys.log_key("one.out")
+    value = damage(world, key)
+    world.leave("w1")
+    world.join("w2")
+    before = dict(world.state._entries)
+    master = Master(world, "m2")
+    before[keys.LEADERSHIP] = world.state._entries[keys.LEADERSHIP]
+    for hour in range(2, 40):
+        master.tick(int(hours(hour)))
+    assert world.state._entries == before
+    assert all(map(world.has_journal, journals))
+    assert key in str(refused(master, SubmitTopology(topology("three"), "r3")))
+    assert key in str(refused(master, OpenInjector("two.in", "p")))
+    restore(world, key, value)
+    again = Master(world, "m3")
+    again.tick(int(hours(41)))
+    assert all(owners(world, table) == {"w2"} for table in world.catalog().tables)
+
+
+def test_g11_of_a_map_with_a_damaged_chunk_nothing_changes_hands_and_other_computations_go_on_7_1() -> None:
+    world, _ = running()
+    one, two = incarnation_of(world, "one"), incarnation_of(world, "two")
+    journals = [interval.journal for interval in world.catalog().tables[one]]
+    key = keys.chunk_key(one, 0)
+    value = damage(world, key)
+    damaged = world.state._entries[key]
+    world.leave("w1")
+    world.join("w2")
+    master = Master(world, "m2")
+    master.tick(int(hours(2)))
+    assert owners(world, two) == {"w2"}
+    assert world.state._entries[key] == damaged
+    master.call(CancelTopology("one", "c1"))
+    for hour in range(3, 40):
+        master.tick(int(hours(hour)))
+    assert world.catalog().topologies.get("one") is None or (
+        world.catalog().topologies["one"].state not in LIVE_STATES
+    ), "what its own record says can be changed"
+    assert world.state._entries[key] == damaged
+    assert all(map(world.has_journal, journals)), "what the chunk names is not known, and stays"
+    restore(world, key, value)
+    again = Master(world, "m3")
+    again.tick(int(hours(41)))
+    assert key not in world.state._entries
+    assert not any(map(world.has_journal, journals))
+
+
+def test_g3_nothing_is_drawn_while_the_counter_cannot_be_read_6_2() -> None:
+    """It read as zero: sequencers would have been given a second time."""
+    world, _ = running()
+    value = damage(world, keys.SEQUENCER)
+    world.leave("w1")
+    world.join("w2")
+    master = Master(world, "m2")
+    master.tick(int(hours(2)))
+    assert owners(world, incarnation_of(world, "one")) == {"w1"}
+    assert "sequencer" in str(refused(master, OpenInjector("two.in", "p")))
+    master.call(CommitBatch("q", 4))
+    restore(world, keys.SEQUENCER, value)
+    again = Master(world, "m3")
+    again.tick(int(hours(3)))
+    assert owners(world, incarnation_of(world, "one")) == {"w2"}
+
+
+def test_g1_a_damaged_injector_or_cursor_refuses_its_own_alone_5_2() -> None:
+    """A lost cursor read as no batch at all: the next one would have been taken although it was in."""
+    world, _ = running()
+    injector, cursor = keys.injector_key("one.in", "p"), keys.batch_key("q")
+    damage(world, injector)
+    damage(world, cursor)
+    before = world.state._entries[injector], world.state._entries[cursor]
+    master = Master(world, "m2")
+    master.tick(int(hours(2)))
+    for request in (OpenInjector("one.in", "p"), FinishInjector("one.in", "p", 1)):
+        assert injector in str(refused(master, request))
+    assert cursor in str(refused(master, CommitBatch("q", 1)))
+    assert (world.state._entries[injector], world.state._entries[cursor]) == before
+    master.call(OpenInjector("two.in", "p"))
+    master.call(CommitBatch("r", 1))
+    assert sorted(master.core.catalog.damaged) == sorted([injector, cursor])
