@@ -101,8 +101,17 @@ class Checks(StoreWatch):
             records = self._progress.sunk.get(sink, {})
             if sorted(records) != list(range(len(records))):
                 self._world.violated(f"stream {sink}: the offsets have gaps: {sorted(records)}")
-            self._check_queue(sink, expected, Counter(number for item in records.values() for number in item.ids))
-        self._check_steps([item for sunk in self._progress.sunk.values() for item in sunk.values()])
+            self._check_queue(sink, expected, Counter(number for _, item in records.values() for number in item.ids))
+            self._check_promises(sink)
+        self._check_steps([item for sunk in self._progress.sunk.values() for _, item in sunk.values()])
+
+    def _check_promises(self, sink: str) -> None:
+        """What a subscriber is told of the watermark holds for all that comes after, late records aside."""
+        promised = self._progress.promised.get(sink, [])
+        for offset, (timestamp, item) in self._progress.sunk.get(sink, {}).items():
+            watermark = max((told for first, told in promised if first <= offset), default=timestamp)
+            if timestamp < watermark and not item.tainted:
+                self._world.violated(f"stream {sink}, offset {offset}: {timestamp} after watermark {watermark} (G7)")
 
     def _check_queue(self, sink: str, expected: Counter[int], found: Counter[int]) -> None:
         """The total queue: nothing lost, nothing twice, nothing out of nowhere."""

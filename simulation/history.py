@@ -7,10 +7,17 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
+from millwheel.coordination.contract import CoordinatorError
+from millwheel.rpc.failures import RequestError
+from millwheel.store.contract import StoreError
 from simulation.process import PROCESS
 
 __all__ = ["History"]
+
+_EXPECTED: Final = (CoordinatorError, StoreError, RequestError, TimeoutError)
+"""What the world may do to the product."""
 
 
 class History(logging.Handler):
@@ -34,7 +41,7 @@ class History(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             text = f"{text}: {type(error).__name__}: {error}"
-            if record.levelno >= logging.ERROR:
+            if record.levelno >= logging.ERROR and not isinstance(error, _EXPECTED):
                 self.faults.append(f"{PROCESS.get()}: {text}")
         self.note(f"{record.levelname[0]} {text}")
 

@@ -138,7 +138,8 @@ def _choose_inputs(plan: Plan, chance: Random) -> None:
     keys = [f"{chr(chance.randint(33, 125))}{chr(chance.randint(33, 125))}" for _ in range(chance.choice((1, 3, 8)))]
     for source in plan.sources:
         names = ["r0", "r1"][: chance.choice((1, 2))]
-        if chance.random() < 0.5:
+        # Of two, the one that comes later begins where the other is by then, if that does not wait for it.
+        if len(names) > 1 or chance.random() < 0.5:
             source["injectors"] = names
         for name in names:
             count = chance.choice((5, 15, 30))

@@ -18,9 +18,12 @@ from simulation.checks import Checks
 from simulation.clients import Progress, operator, reader, subscriber
 from simulation.clocks import replaced
 from simulation.cluster import start_cluster
+from simulation.faults import Faults
 from simulation.loop import SimulatedLoop, StuckError
 from simulation.plan import plan_for
-from simulation.world import World
+from simulation.process import Process
+from simulation.reshaping import reshape
+from simulation.world import Main, World
 
 __all__ = ["Verdict", "run_seed"]
 
@@ -86,12 +89,22 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
         world.start(f"{one.stream}-{one.process}", reader(progress, one))
     for sink in world.plan.sinks:
         world.start(f"sub-{sink}", subscriber(progress, sink))
+    world.start("shaper", _after(progress, reshape))
+    Faults(world).arrange()
     while _unfinished(world, progress):
         if world.loop.time() > LIMIT:
             world.violated(f"it does not end: {_unfinished(world, progress)} (G8)")
             return
         await asyncio.sleep(0.25)
     world.history.note("everything has come out")
+
+
+def _after(progress: Progress, then: Main) -> Main:
+    async def main(world: World, process: Process) -> None:
+        await progress.submitted.wait()
+        await then(world, process)
+
+    return main
 
 
 def _unfinished(world: World, progress: Progress) -> str:

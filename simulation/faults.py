@@ -1,0 +1,162 @@
+"""What goes wrong in a run: drawn from the seed, spread over the time of its input, and over in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from millwheel.core.catalog_keys import LEADERSHIP, SHARD_LEADERSHIPS, WORKERS
+from simulation.cluster import AUTHORITIES, MASTERS
+from simulation.cluster import WORKERS as WORKER_NAMES
+from simulation.world import World
+
+__all__ = ["Faults"]
+
+_HOSTS: Final = (*MASTERS, *AUTHORITIES, *WORKER_NAMES)
+
+
+class Faults:
+    """Plans what goes wrong, and has it happen."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._chance = Random(f"faults {world.plan.seed}")
+        self._kinds: list[Callable[[], None]] = [
+            self._crash,
+            self._crash,
+            self._pause,
+            self._pause,
+            self._reset,
+            self._partition,
+            self._slow_host,
+            self._slow_store,
+            self._lossy_store,
+            self._store_away,
+            self._lossy_coordinator,
+            self._coordinator_away,
+            self._leases,
+            self._watches,
+            self._clock,
+        ]
+
+    def arrange(self) -> None:
+        """Have faults happen, and all of them be over some time after the last record was injected."""
+        world, chance = self._world, self._chance
+        # Some runs have many of few kinds: what goes wrong together is what nobody thought of.
+        kinds = chance.sample(self._kinds, chance.randint(1, len(self._kinds)))
+        for _ in range(chance.choice((0, 1, 2, 4, 8))):
+            world.later(chance.uniform(0.0, world.plan.span * 1.2), chance.choice(kinds))
+        world.later(world.plan.span * 1.2 + chance.uniform(0.5, 15.0), self.end)
+
+    def end(self) -> None:
+        """Everything is as it should be from now on."""
+        world = self._world
+        world.history.note("all faults end")
+        world.network.heal()
+        world.network.slow.clear()
+        for remote in (world.store.remote, world.coordinator.remote):
+            remote.weather.away = False
+            remote.weather.lost = remote.weather.slow = 0.0
+        for name, process in list(world.processes.items()):
+            world.resume(name)
+            if not process.alive:
+                world.start(name)
+
+    # Processes.
+
+    def _victim(self) -> str:
+        clients = [name for name, one in self._world.processes.items() if name not in _HOSTS and name != "operator"]
+        return self._chance.choice((*_HOSTS, *WORKER_NAMES, *clients))
+
+    def _crash(self) -> None:
+        world, chance, name = self._world, self._chance, self._victim()
+        if not world.processes[name].alive:
+            return
+        world.kill(name)
+        if chance.random() < 0.8:
+            world.later(chance.choice((0.1, 1.0, 6.0)) * chance.uniform(0.5, 1.5), self._restart, name)
+
+    def _restart(self, name: str) -> None:
+        if not self._world.processes[name].alive:
+            self._world.start(name)
+
+    def _pause(self) -> None:
+        """Often past the lease: when it goes on, it is a zombie (figure 12)."""
+        world, chance, name = self._world, self._chance, self._victim()
+        process = world.processes[name]
+        if process.alive and not process.paused:
+            world.pause(name)
+            world.later(chance.choice((0.2, 3.0, 8.0)) * chance.uniform(0.5, 1.5), world.resume, name)
+
+    # The network.
+
+    def _reset(self) -> None:
+        if self._world.network.reset():
+            self._world.history.note("a connection is reset")
+
+    def _partition(self) -> None:
+        world, chance = self._world, self._chance
+        one = self._victim()
+        other = chance.choice([name for name in (*world.processes, "store", "coordinator") if name != one])
+        world.history.note(f"{one} cannot reach {other}")
+        world.network.cut(one, other)
+        if chance.random() < 0.6:
+            world.history.note(f"{other} cannot reach {one}")
+            world.network.cut(other, one)
+        world.later(chance.choice((0.5, 5.0, 40.0)) * chance.uniform(0.5, 1.5), self._heal)
+
+    def _heal(self) -> None:
+        self._world.history.note("the partitions heal")
+        self._world.network.heal()
+
+    def _slow_host(self) -> None:
+        name, delay = self._victim(), self._chance.choice((0.005, 0.1))
+        self._world.history.note(f"{name} is slow, by {delay} s")
+        self._world.network.slow[name] = delay
+        self._world.later(self._chance.uniform(0.5, 5.0), self._world.network.slow.pop, name, None)
+
+    # The store, the coordinator.
+
+    def _spell(self, service: str, attribute: str, value: float | bool, seconds: float) -> None:
+        weather = (self._world.store if service == "store" else self._world.coordinator).remote.weather
+        self._world.history.note(f"the {service}: {attribute} {value}")
+        setattr(weather, attribute, value)
+        self._world.later(seconds, self._fair, service, attribute, type(value)())
+
+    def _fair(self, service: str, attribute: str, value: float | bool) -> None:
+        weather = (self._world.store if service == "store" else self._world.coordinator).remote.weather
+        self._world.history.note(f"the {service}: {attribute} no more")
+        setattr(weather, attribute, value)
+
+    def _slow_store(self) -> None:
+        self._spell("store", "slow", self._chance.choice((0.02, 0.5)), self._chance.uniform(0.5, 4.0))
+
+    def _lossy_store(self) -> None:
+        self._spell("store", "lost", self._chance.choice((0.05, 0.3)), self._chance.uniform(0.5, 6.0))
+
+    def _store_away(self) -> None:
+        self._spell("store", "away", True, self._chance.choice((0.3, 5.0)) * self._chance.uniform(0.5, 1.5))
+
+    def _lossy_coordinator(self) -> None:
+        self._spell("coordinator", "lost", self._chance.choice((0.05, 0.3)), self._chance.uniform(0.5, 6.0))
+
+    def _coordinator_away(self) -> None:
+        self._spell("coordinator", "away", True, self._chance.choice((0.3, 5.0)) * self._chance.uniform(0.5, 1.5))
+
+    def _leases(self) -> None:
+        prefix = self._chance.choice((WORKERS, WORKERS, LEADERSHIP, SHARD_LEADERSHIPS))
+        if self._world.coordinator.expire(prefix):
+            self._world.history.note(f"the leases of {prefix} end")
+
+    def _watches(self) -> None:
+        self._world.history.note("the coordinator breaks its watches off")
+        self._world.coordinator.break_watches()
+
+    # Clocks.
+
+    def _clock(self) -> None:
+        name = self._victim()
+        step = self._chance.choice((-30.0, -0.5, 0.5, 30.0, 3600.0))
+        self._world.history.note(f"the clock of {name} jumps by {step} s")
+        self._world.processes[name].clock.offset += step
