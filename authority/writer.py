@@ -22,7 +22,7 @@ _ENTRIES_AT_ONCE: Final = 256
 
 
 async def read_core(store: StateStore, journal: str, sequencer: int, settings: CoreSettings) -> AuthorityCore:
-    """Fence ``journal`` and read a core back from it; parts that nothing names are deleted.
+    """Fence ``journal`` and read a core back from it; parts of earlier owners that nothing names are deleted.
 
     SequencerRefusedError if a newer process has it, JournalMissingError if it was never created,
     StoreUnavailableError if nothing is known: draw a new sequencer and read again.
@@ -34,8 +34,9 @@ async def read_core(store: StateStore, journal: str, sequencer: int, settings: C
         last = min(first + _ENTRIES_AT_ONCE - 1, head.commit)
         entries += await store.read_entries(journal, first, last)
     core.restore(await store.read_parts(journal, head.parts), entries)
-    orphans = set(await store.list_parts(journal)) - set(head.parts)
-    await store.delete_parts(journal, sorted(orphans))
+    # Of earlier owners': if there is a successor already, nothing names yet what it has written.
+    older = {part for part in await store.list_parts(journal) if part.sequencer < sequencer}
+    await store.delete_parts(journal, sorted(older.difference(head.parts)))
     return core
 
 

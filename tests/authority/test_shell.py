@@ -245,6 +245,24 @@ async def test_a_base_is_written_while_it_runs_and_leftovers_of_a_crash_are_dele
     await successor.close()
 
 
+async def test_g3_an_owner_deposed_while_it_opens_deletes_nothing_of_its_successors_6_2() -> None:
+    """It took the parts of a base that no head named yet for leftovers; the successor went on to name them."""
+    written = PartId("base", 3, 0)
+
+    class Overtaken(MemoryStore):
+        async def list_parts(self, journal: str) -> list[PartId]:
+            await self.fence(journal, 3)
+            await self.write_part(journal, written, b"")
+            return await super().list_parts(journal)
+
+    store = Overtaken()
+    await store.create_journal(JOURNAL)
+    late = await opened(store, 2)
+    await store.append(JOURNAL, Append(3, 1, 1, (written,), b""))
+    assert await store.read_parts(JOURNAL, [written]) == [b""]
+    await late.close()
+
+
 async def test_g13_a_slow_listener_hears_only_the_newest_value_7_2() -> None:
     shell = await opened(MemoryStore(), settings=ShellSettings(coalesce=0.0))
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
