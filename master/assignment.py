@@ -105,9 +105,14 @@ class Assigner:
         self._weigh(worker, _IDLE + self._loads.get(interval.journal, 0.0))
 
     def renew(self, interval: catalog.IntervalRecord, code: str | None, draft: Draft) -> None:
-        """Give an interval anew: to its owner, unless that may not run the code or others are made for it."""
+        """Give an interval anew: to its owner, unless that may not run the code or others are made for it.
+
+        It is left as it is where the transaction gives to as many others as it may: its turn is in the next one.
+        """
         owner = interval.owner.worker_id
         if owner in self.candidates(code):
+            if owner not in self._given and len(self._given) >= _MOST_WORKERS:
+                return
             self.give(interval, owner, draft)
         else:
             self.assign(interval, code, draft)

@@ -53,8 +53,8 @@ SPLIT_BY_OPERATOR: Final = "split:"
 """What the ``request_id`` of an interval begins with that an operator's split has made."""
 
 _LIST: Final = "`millwheel interval list` shows those that there are"
-_MOST_RELEASES: Final = 32
-"""Each changes a chunk and retires two journals at most: far below what one transaction takes."""
+_MOST_RELEASES: Final = 24
+"""Each changes two chunks and retires two journals at most: below what one transaction takes."""
 
 _NO_LOADS: Final[Mapping[str, float]] = {}
 
@@ -366,7 +366,7 @@ def plan_release(known: Catalog, request: ReleaseParents) -> Plan:
         old = None if table is None else table.of_journal(journal)
         if old is None or not old.parents or old.sequencer != sequencer:
             continue
-        if len(released) == _MOST_RELEASES:
+        if len(released) == _MOST_RELEASES or draft.is_full:
             break
         free = _copy(old)
         free.ClearField("parents")

@@ -6,8 +6,17 @@ import pytest
 
 from millwheel.core import interval_chunks
 from millwheel.core.interval_table import NOBODY, check_coverage
+from millwheel.master import draft
 from millwheel.master.draft import MOST_OPERATIONS, MOST_TRANSACTION_BYTES
-from millwheel.master.messages import CancelTopology, Drop, SubmitTopology, Transact
+from millwheel.master.messages import (
+    CancelTopology,
+    Drop,
+    IntervalName,
+    ReleaseParents,
+    SplitInterval,
+    SubmitTopology,
+    Transact,
+)
 from millwheel.master.settings import MasterSettings
 from millwheel.rpc.failures import FailureCode, RequestError
 
@@ -121,3 +130,24 @@ def test_logs_that_do_not_fit_into_the_submission_follow_it() -> None:
     master.call(SubmitTopology(topology("many", [source("in")], [computation("c", {"in": "k"}, outputs)]), "r"))
     assert set(world.catalog().logs) == {*outputs, "many.dead-letters"}
     assert master.largest[0] <= MOST_OPERATIONS
+
+
+def test_parents_of_many_large_chunks_are_let_go_in_as_many_transactions_as_it_takes_g11(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.join("w1")
+    master = Watched(world, settings=SETTINGS)
+    spec = topology("one", [source("in")], [computation("c", {"in": "k"}, [])])
+    incarnation = master.call(SubmitTopology(spec, "r")).incarnations["c"]
+    for interval in list(world.catalog().tables[incarnation])[10::20]:
+        master.call(SplitInterval(IntervalName(journal=interval.journal), interval.keys.start + b"0"))
+    monkeypatch.setattr(draft, "MOST_BYTES", 1_200)
+    monkeypatch.setattr(draft, "MOST_TRANSACTION_BYTES", 4_000)
+    master.largest = (0, 0)
+    calls = 0
+    while waiting := {one.journal: one.sequencer for one in world.catalog().tables[incarnation] if one.parents}:
+        assert master.call(ReleaseParents(waiting)).intervals
+        calls += 1
+    assert calls > 1
+    assert 0 < master.largest[1] <= 4_000

@@ -8,11 +8,13 @@ import pytest
 
 from millwheel.core.catalog import Catalog
 from millwheel.core.time import MAX_TIMESTAMP, Timestamp, seconds
+from millwheel.master import assignment, draft
 from millwheel.master.messages import (
     CancelTopology,
     DrainTopology,
     IntervalName,
     MergeIntervals,
+    MoveInterval,
     PauseTopology,
     Progress,
     ResumeTopology,
@@ -354,3 +356,27 @@ def test_children_of_a_merge_run_the_new_version_without_another_takeover_7_1() 
     (number,) = sequencers(world.catalog(), incarnation)
     master.tick(seconds(10))
     assert sequencers(world.catalog(), incarnation) == [number]
+
+
+def test_an_update_of_intervals_with_more_owners_than_a_transaction_names_goes_in_several_7_1(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(draft, "MOST_OPERATIONS", 20)
+    monkeypatch.setattr(assignment, "_MOST_WORKERS", 6)
+    world = World()
+    names = [f"w{number:02}" for number in range(30)]
+    for name in names:
+        world.join(name)
+    master = Master(world, settings=MasterSettings(intervals_per_computation=30))
+    spec = topology("wide", [source("in")], [computation("c", {"in": "k"}, [])])
+    incarnation = master.call(SubmitTopology(spec, "r")).incarnations["c"]
+    for name, interval in zip(names, list(world.catalog().tables[incarnation]), strict=True):
+        master.call(MoveInterval(IntervalName(journal=interval.journal), worker=name))
+    before = world.catalog()
+    assert owners(before, incarnation) == names
+    spec.code.digest = "cd" * 32
+    master.call(UpdateTopology(spec))
+    after = world.catalog()
+    assert owners(after, incarnation) == names
+    assert min(sequencers(after, incarnation)) > max(sequencers(before, incarnation))
+    assert dict(after.topologies["wide"].switching) == {}
