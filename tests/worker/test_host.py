@@ -196,6 +196,22 @@ async def test_g4_acceptance_is_posted_and_refusal_ends_the_owner_6_2() -> None:
     assert len(rig.core.of(Deposed)) == 1
 
 
+async def test_g13_what_earlier_owners_left_behind_is_deleted_at_a_takeover_6_2() -> None:
+    """Every takeover left a base that was not named in time, or one whose deletion was still due, until the end."""
+    rig = Rig()
+    await rig.open()
+    named, unnamed, mine, successors = (PartId("meta", number, 1) for number in range(4))
+    for part in (named, unnamed, mine, successors):
+        await rig.store.write_part(JOURNAL, part, b"")
+    await rig.store.append(JOURNAL, Append(1, 1, 1, (named,), b"one", True))
+    await rig.store.fence(JOURNAL, 2)
+    rig.world.accepts = [77]
+    await rig.perform(AcceptSequencer("c.1", rig.core.keys, 2))
+    await until(lambda: not rig.host._tasks)
+    assert await rig.store.list_parts(JOURNAL) == [named, mine, successors]
+    assert not rig.world.lost_hosts
+
+
 async def test_a_coordinator_that_is_away_is_asked_again() -> None:
     rig = Rig()
     rig.world.lives = [CoordinatorUnavailableError("no quorum"), False]

@@ -348,6 +348,8 @@ class CoreHost:
             self.post(Accepted(watermark))
         except SequencerRefusedError as error:
             self.post(Deposed(str(error)))
+            return
+        await self._tidy(partial(self._delete_leftovers, request.sequencer))
 
     async def _append(self, instruction: AppendEntry) -> None:
         append: Append = instruction.append
@@ -413,8 +415,18 @@ class CoreHost:
             await self._until_certain(partial(self._store.write_part, instruction.journal, copy, blob))
         self.post(PartsWritten(instruction.number))
 
+    async def _delete_leftovers(self, sequencer: int) -> None:
+        """Delete what earlier owners wrote and no head names: bases that came too late, deletions that failed.
+
+        A head names of theirs only what the head before it named, so nobody will ever ask for it.
+        """
+        store, journal = self._store, self.journal
+        older = {part for part in await store.list_parts(journal) if part.sequencer < sequencer}
+        if leftovers := older.difference((await store.read_head(journal)).parts):
+            await store.delete_parts(journal, sorted(leftovers))
+
     async def _tidy(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Deletions may fail: what stays is deleted by a later one, or with the journal."""
+        """Deletions may fail: what stays is deleted by a later one, at the next takeover, or with the journal."""
         try:
             await work()
         except StoreError as error:
