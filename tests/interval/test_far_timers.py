@@ -183,7 +183,7 @@ class History:
         fired: Counter[Any] = Counter()
         total = 0
         for key, log in decoded(self.world, "mapper").items():
-            fired.update((key, *one) for one in check_log(log, merged=self.world.merge_count > 0))
+            fired.update((key, *one) for one in check_log(log))
             total += sum(done.what != "fire" for done in log.done)
         assert total == self.orders
         assert Counter(tuple(value) for stream, value, _ in self.world.out if stream == "fired") == fired
@@ -216,11 +216,8 @@ def check_inspection(world: World) -> None:
                 assert shown == expected, f"{journal}, key {key}"
 
 
-def check_log(log: Log, *, merged: bool) -> list[tuple[str, bool, int]]:
-    """Each timer fires once, as it was last set, none early, each domain's in order, before the records that follow.
-
-    A merged interval shows keys a watermark that it has not reached again: there the last does not hold.
-    """
+def check_log(log: Log) -> list[tuple[str, bool, int]]:
+    """Each timer fires once, as it was last set, none early, each domain's in order, before the records that follow."""
     table: dict[tuple[bool, str], int] = {}
     fired = []
     for done in log.done:
@@ -232,7 +229,7 @@ def check_log(log: Log, *, merged: bool) -> list[tuple[str, bool, int]]:
             assert done.shown >= done.at, f"{done} is not early"
             fired.append((done.tag, done.wall, done.at))
             continue
-        if not done.wall and not merged:
+        if not done.wall:
             due = [one for one, at in table.items() if not one[0] and at <= done.shown]
             assert set(due) <= {tuple(one) for one in done.unsealed}, f"{due} are due and fire before {done}"
         if done.what == "set":

@@ -1,7 +1,7 @@
-"""A merged interval shows its keys what two that were never merged would have shown them, or later (G7, G14; 4.5).
+"""A merged interval shows its keys what two that were never merged would have shown them (G5, G7, G14; 4.5, 4.6).
 
-The naive model: the two parents go on side by side, each with its own watermark. Lateness and ``ctx.watermark``
-of every record must be the model's as long as the child's watermark has not passed the floor, and never go back.
+The naive model: the two parents go on side by side, each with its own watermark. What is run for a key, records
+and timers, in which order, and whether late and at which ``ctx.watermark``, must be the model's.
 """
 
 from __future__ import annotations
@@ -13,23 +13,32 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.core.time import MIN_TIMESTAMP, Timestamp
 from millwheel.store.contract import JournalHead
 from millwheel.worker.interval.floors import KeyFloors
 from millwheel.worker.messages import OpenedParent, Parent
 from tests.interval.solo import Solo
 
 LOW, HIGH = KeyInterval(b"", b"m"), KeyInterval(b"m", None)
-Rows = list[tuple[str, int]]
+Rows = list[tuple[str, str, int]]
+AHEAD = {"t": 5, "s": 15}
 stamps = st.integers(0, 60)
-rows = st.lists(st.tuples(st.sampled_from("bcxy"), stamps), max_size=6)
+rows = st.lists(st.tuples(st.sampled_from("bcxy"), st.sampled_from("xts"), stamps), max_size=6)
 
 
-class Shown(mw.Computation[tuple[str, str], list[tuple[int, bool, int]]]):
-    """Keeps what it was shown of each record: timestamp, late, watermark."""
+class Shown(mw.Computation[tuple[str, str], list[tuple[int, str, int]]]):
+    """Keeps what it was shown of each record and timer, in order: its time, what it was, the watermark.
 
-    def process_record(self, ctx: mw.Context[list[tuple[int, bool, int]]], record: mw.Record[Any]) -> None:
-        ctx.state.append((record.timestamp, record.late, ctx.watermark))
+    A record sets a timer, "t" 5 ahead of itself (so that it may be due at once), "s" 15.
+    """
+
+    def process_record(self, ctx: mw.Context[list[tuple[int, str, int]]], record: mw.Record[Any]) -> None:
+        ctx.state.append((record.timestamp, "late" if record.late else "record", ctx.watermark))
+        if record.value[1] in AHEAD:
+            ctx.set_timer(Timestamp(record.timestamp + AHEAD[record.value[1]]), f"{record.value[1]} {len(ctx.state)}")
+
+    def process_timer(self, ctx: mw.Context[list[tuple[int, str, int]]], timer: mw.Timer) -> None:
+        ctx.state.append((timer.timestamp, timer.tag, ctx.watermark))
 
 
 def shown(solo: Solo) -> dict[str, list[Any]]:
@@ -37,29 +46,34 @@ def shown(solo: Solo) -> dict[str, list[Any]]:
     return {key.decode(): decode(cell.encoded) for key, cell in solo.state.cells.items() if cell.encoded}
 
 
-def parent(
-    keys: KeyInterval, journal: str, watermark: int, records: list[tuple[str, int]]
-) -> tuple[Solo, OpenedParent]:
-    """A parent that has acted on ``watermark``, sealed."""
+def parent(keys: KeyInterval, journal: str, watermark: int, records: Rows, idle: bool) -> tuple[Solo, OpenedParent]:
+    """A parent that has acted on ``watermark``, sealed; not ``idle``, before its due timers have fired."""
     solo = Solo(Shown())
     solo.watermark(watermark)
     # One record on time has it journal the watermark that it stands at.
-    mine = [(key, "x", at) for key, at in records if key.encode() in keys]
+    mine = [row for row in records if row[0].encode() in keys]
     solo.deliver(*mine, ("b" if keys == LOW else "x", "first", 1_000))
-    solo.commit_all()
+    solo.commit_all() if idle else solo.commit()
     head = JournalHead(7, len(solo.entries), 0, ())
-    return solo, OpenedParent(Parent(journal, keys), head, {}, list(solo.entries))
+    opened = OpenedParent(Parent(journal, keys), head, {}, list(solo.entries))
+    solo.commit_all()
+    return solo, opened
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    low=stamps, high=stamps, before=rows, later=st.lists(st.tuples(stamps, rows), max_size=5), crash=st.integers(0, 5)
+    low=stamps,
+    high=stamps,
+    before=rows,
+    later=st.lists(st.tuples(stamps, rows), max_size=5),
+    crash=st.integers(0, 5),
+    idle=st.booleans(),
 )
 def test_g7_a_merged_key_is_shown_what_its_parent_would_have_shown_it_4_5(
-    low: int, high: int, before: Rows, later: list[tuple[int, Rows]], crash: int
+    low: int, high: int, before: Rows, later: list[tuple[int, Rows]], crash: int, idle: bool
 ) -> None:
-    first, one = parent(LOW, "solo.1.j2", low, before)
-    second, two = parent(HIGH, "solo.1.j3", high, before)
+    first, one = parent(LOW, "solo.1.j2", low, before, idle)
+    second, two = parent(HIGH, "solo.1.j3", high, before, idle)
     merged = Solo(Shown(), parents=[one, two])
     merged.position = 1_000
     assert merged.state.watermark == min(low, high)
@@ -71,14 +85,17 @@ def test_g7_a_merged_key_is_shown_what_its_parent_would_have_shown_it_4_5(
             merged = Solo(Shown(), parents=[one, two], entries=merged.entries)
             merged.position = position
         merged.watermark(reached)
+        merged.commit_all()
         for unmerged, keys in ((first, LOW), (second, HIGH)):
             unmerged.watermark(reached)
-            mine = [(key, "x", at) for key, at in records if key.encode() in keys]
+            unmerged.commit_all()
+            mine = [row for row in records if row[0].encode() in keys]
             if mine:
                 unmerged.deliver(*mine)
                 unmerged.commit_all()
                 merged.deliver(*mine)
                 merged.commit_all()
+    merged.commit_all()
     assert shown(merged) == {**shown(first), **shown(second)}
     assert merged.state.counts.late == first.state.counts.late + second.state.counts.late
     assert bool(merged.state.floors) == (max(low, high) > max(min(low, high), reached))

@@ -302,6 +302,8 @@ class IntervalCore:
         state, runner = self.state, self._runner
         self._parking.resume_ready()
         self._firing.run_due(False, state.due_until(False))
+        if state.ahead:
+            self._firing.run_ahead()
         self._firing.run_due(True, state.due_until(True))
         if state.intake.line and not runner.full() and not state.behind:
             outbox, settings = state.outbox, state.settings

@@ -9,7 +9,7 @@ from typing import Any
 from millwheel.sdk.context import Context, TimerSetting
 from millwheel.sdk.model import Timer
 from millwheel.worker.interval.failures import HOOK_ERRORS
-from millwheel.worker.interval.intake import TimerItem
+from millwheel.worker.interval.intake import TimerItem, Wait
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.state import effective_hold
 
@@ -28,41 +28,72 @@ class Firing:
     def run_due(self, wall: bool, upto: int) -> None:
         """Fire what is due by ``upto`` in one domain, up to the batch's bounds.
 
-        A key's timer waits for the next batch if a hook of this batch set or cancelled a timer of the
-        key that would come before it, or may be it: settings take effect when their batch is sealed.
+        Invariant: unless the batch is full then, a key of which a timer is due still is parked, so that no record of
+        it is run before. A timer waits for the next batch, with its key, if a hook of this batch set or cancelled it,
+        or set one that comes before it: settings take effect when their batch is sealed.
         """
         state, runner = self.state, self.runner
-        table = state.timers[wall]
-        first = table.next_time()
-        if first is None or first > upto or runner.full():
-            return
-        due = table.pop_due(upto, state.settings.batch_records - runner.batch.records)
-        if due and not wall:
-            # Popped, they are in no bucket that would hold the watermark; until the commit this does.
-            self._hold_by_batch(due[0][0])
-        waiting: set[bytes] = set()
-        for at, key, tag in due:
-            if key in state.intake.parked:
-                self.postpone(key, (at, wall, tag))
-            elif key in waiting or runner.full() or not self._may_fire(key, wall, upto):
-                waiting.add(key)
-                table.requeue(key, tag, at)
-            else:
-                self.fire(key, (at, wall, tag))
+        table, held = state.timers[wall], wall
+        while (first := table.next_time()) is not None and first <= upto and not runner.full():
+            due = table.pop_due(upto, state.settings.batch_records - runner.batch.records)
+            if due and not held:
+                # Popped, they are in no bucket that would hold the watermark; until the commit this does.
+                self._hold_by_batch(due[0][0])
+                held = True
+            for at, key, tag in due:
+                timer = at, wall, tag
+                if key in state.intake.parked:
+                    self.postpone(key, timer)
+                elif runner.full():
+                    table.requeue(key, tag, at)
+                elif self._may_fire(key, timer):
+                    self.fire(key, timer)
+                else:
+                    state.intake.park(key, Wait.READY)
+                    self.postpone(key, timer)
+
+    def run_ahead(self) -> None:
+        """Fire what is due by what its key was shown before a merge, though not by the interval's watermark (7.1)."""
+        state, runner = self.state, self.runner
+        for key in list(state.ahead):
+            if runner.full():
+                return
+            if key not in state.intake.parked and self._fire_ahead(key):
+                del state.ahead[key]
+
+    def _fire_ahead(self, key: bytes) -> bool:
+        """Fire the key's timers up to its floor; returns whether none of them is left for later."""
+        state, runner = self.state, self.runner
+        table, floor = state.timers[False], state.floors.of(key)
+        fired = {tag for _, wall, tag in runner.batch.fired.get(key, ()) if not wall}
+        for at, tag in table.due_of_key(key, floor):
+            if tag in fired:
+                continue
+            # What the watermark has reached comes first, and is ``run_due``'s.
+            if at <= state.watermark or key in state.intake.parked or runner.full():
+                return False
+            if not self._may_fire(key, (at, False, tag)):
+                state.intake.park(key, Wait.READY)
+                return False
+            table.hand_out(key, tag, at)
+            self._hold_by_batch(at)
+            self.fire(key, (at, False, tag))
+        return True
 
     def _hold_by_batch(self, at: int) -> None:
         self.runner.batch.firing.append(at)
         self.state.hold_times.add(at)
 
-    def _may_fire(self, key: bytes, wall: bool, upto: int) -> bool:
+    def _may_fire(self, key: bytes, timer: TimerItem) -> bool:
         context = self.runner.batch.contexts.get(key)
         if context is None:
             return True
         if self.state.program.timer_is_async:
             return False
+        at, wall, tag = timer
         return context._timers is None or not any(
-            domain == wall and (setting is None or setting.at <= upto)
-            for (domain, _), setting in context._timers.items()
+            domain == wall and (name == tag or (setting is not None and setting.at < at))
+            for (domain, name), setting in context._timers.items()
         )
 
     def postpone(self, key: bytes, timer: TimerItem) -> None:
@@ -78,14 +109,15 @@ class Firing:
             self.state.timers[wall].requeue(key, tag, at)
             if not wall:
                 self.state.hold_times.remove(at)
+                self.state.note_due(key, at)
         parked.due.clear()
 
     def next_due(self, key: bytes) -> TimerItem | None:
         """The timer that a parked key would fire next: its earliest, of one domain and then of the other."""
         state = self.state
         for wall in (False, True):
-            if (found := state.timers[wall].due_of_key(key, state.due_until(wall))) is not None:
-                return found[0], wall, found[1]
+            if found := state.timers[wall].due_of_key(key, state.due_until(wall, key)):
+                return found[0][0], wall, found[0][1]
         return None
 
     def fire_parked(self, key: bytes, timer: TimerItem) -> None:

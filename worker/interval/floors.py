@@ -1,8 +1,9 @@
 """What keys of a merged interval had been shown before the merge (sections 4.5, 7.1; G7, G14).
 
 Parents of a merge rarely stand at the same watermark, and the child starts from the smaller one. Keys of
-the other parent have seen more: for them what was late stays late, and ``ctx.watermark`` does not go
-back. Their parent's watermark is their *floor* until the child's own has passed it.
+the other parent have seen more: for them what was late stays late, ``ctx.watermark`` does not go back, and timers
+are due that were due there, before the records that follow. Their parent's watermark is their *floor* until the
+child's own has passed it.
 """
 
 from __future__ import annotations

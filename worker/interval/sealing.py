@@ -198,6 +198,8 @@ class Sealer:
             if (holds_at := effective_hold(setting, wall)) is not None:
                 state.hold_times.add(holds_at)
             self._release(state.timers[wall].set(key, tag, setting), wall, sealed)
+            if not wall:
+                state.note_due(key, setting.at)
             if previous is None and state.far:
                 state.far.void(key, wall, tag, origin)
             timers.append((key, wall, tag, setting.at, hold, setting.cause, origin))

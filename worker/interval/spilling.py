@@ -59,10 +59,9 @@ class Spilling:
             rows = [(key, wall, tag, *setting) for key, tag, setting in table.items()]
             most = state.settings.timer_part
             if (excess := (len(rows) - state.settings.timers_kept) // most * most) > 0:
-                rows.sort(key=lambda row: row[3])
-                limit = state.wall if wall else state.watermark
                 # What is due is of use in memory alone.
-                cut = max(len(rows) - excess, sum(row[3] <= limit for row in rows))
+                due = self._due_first(rows, wall)
+                cut = max(len(rows) - excess, due)
                 for part_rows, blob in in_parts(rows[cut:], most):
                     part = self._part(next(numbers), part_rows)
                     self._captured.append((part, part_rows))
@@ -70,6 +69,17 @@ class Spilling:
                 del rows[cut:]
             near += rows
         return near, blobs, kept
+
+    def _due_first(self, rows: list[TimerRow], wall: bool) -> int:
+        """Sort the rows of one domain: those that are due, which are counted, and then the others; each in time."""
+        state = self.state
+        if not wall and state.floors:
+            shown = state.watermark_of
+            rows.sort(key=lambda row: (row[3] > shown(row[0]), row[3]))
+            return sum(row[3] <= shown(row[0]) for row in rows)
+        limit = state.wall if wall else state.watermark
+        rows.sort(key=lambda row: row[3])
+        return sum(row[3] <= limit for row in rows)
 
     def _part(self, number: int, rows: Sequence[TimerRow]) -> FarPart:
         holds = (effective_hold(TimerSetting._make(row[3:]), row[1]) for row in rows)

@@ -134,6 +134,8 @@ class IntervalState:
         self.foreign: dict[str, str] = {}
         """Those of them whose parts are in a parent's journal still, which this names."""
         self.floors = KeyFloors(())
+        self.ahead: dict[bytes, None] = {}
+        """Keys that may have timers that are due by their floors, and not yet by the watermark."""
         self.slack: Mapping[str, int] = config.slack
         """By sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
 
@@ -146,12 +148,20 @@ class IntervalState:
         """How many timers are set, those in the store included: some of these may have been set anew."""
         return sum(map(len, self.timers.values())) + self.far.count
 
-    def due_until(self, wall: bool) -> int:
-        """Up to which time timers may fire: none before one that is in the store still (G5)."""
+    def due_until(self, wall: bool, key: bytes | None = None) -> int:
+        """Up to which time timers (``key``'s) may fire: none before one that is in the store still (G5).
+
+        What is due by a key's floor is never in the store.
+        """
         limit = self.wall if wall else self.watermark
         if self.far and (first := self.far.first(wall)) is not None:
-            return min(first, limit)
-        return limit
+            limit = min(first, limit)
+        return max(limit, self.floors.of(key)) if key is not None and self.floors and not wall else limit
+
+    def note_due(self, key: bytes, at: int) -> None:
+        """A watermark timer of ``key`` stands at ``at``: by the key's floor it may be due."""
+        if self.floors and at <= self.floors.of(key):
+            self.ahead[key] = None
 
     @property
     def behind(self) -> bool:
@@ -163,6 +173,9 @@ class IntervalState:
         """What keys had been shown before a merge, as far as the watermark has not passed it."""
         self.floors = floors
         self.scope.floor_of = floors.of if floors else None
+        if not floors:
+            # The watermark has reached whatever was due by them.
+            self.ahead.clear()
 
     def next_timer(self, key: bytes) -> int | None:
         """When the key's first watermark timer is due, for the cache."""

@@ -24,8 +24,8 @@ _FEW: Final = 64
 class TimerTable:
     """A key has one timer per tag.
 
-    Invariants: every setting of the table has a slot in its time's bucket, or has been handed out by
-    ``pop_due``; a slot stands once in its bucket; stale slots are at most about as many as timers (G13).
+    Invariants: every setting of the table has a slot in its time's bucket, or has been handed out (``pop_due``,
+    ``hand_out``); a slot stands once in its bucket; stale slots are at most about as many as timers (G13).
     """
 
     __slots__ = ("_buckets", "_by_key", "_size", "_stale", "_times")
@@ -60,10 +60,10 @@ class TimerTable:
         timers = self._by_key.get(key)
         return min(setting.at for setting in timers.values()) if timers else None
 
-    def due_of_key(self, key: bytes, upto: int) -> tuple[int, str] | None:
-        """Time and tag of the key's earliest timer, if that is due by ``upto``."""
+    def due_of_key(self, key: bytes, upto: int) -> list[tuple[int, str]]:
+        """Time and tag of those of the key's timers that are due by ``upto``, in increasing time."""
         timers = self._by_key.get(key, {})
-        return min(((setting.at, tag) for tag, setting in timers.items() if setting.at <= upto), default=None)
+        return sorted((setting.at, tag) for tag, setting in timers.items() if setting.at <= upto)
 
     def set(self, key: bytes, tag: str, setting: TimerSetting) -> TimerSetting | None:
         """Set a timer; returns the one that it replaces."""
@@ -112,8 +112,14 @@ class TimerTable:
             self._made_stale()
         return previous
 
+    def hand_out(self, key: bytes, tag: str, at: int) -> None:
+        """Take the slot of one timer, as ``pop_due`` does of those that are due."""
+        bucket = self._buckets.get(at)
+        if bucket is not None:
+            bucket.pop((key, tag), None)
+
     def requeue(self, key: bytes, tag: str, at: int) -> None:
-        """Give a timer that ``pop_due`` handed out, and that did not fire, its slot again."""
+        """Give a timer that was handed out, and that did not fire, its slot again."""
         bucket = self._buckets.get(at)
         if bucket is None:
             self._buckets[at] = {(key, tag): None}
@@ -124,6 +130,10 @@ class TimerTable:
     def next_time(self) -> int | None:
         """The time of the first bucket: no timer is due before it (stale slots may make it too early)."""
         return self._times[0] if self._times else None
+
+    def times(self) -> Iterator[tuple[int, int]]:
+        """Times at which timers stand, in no order, with how many; stale slots count, those handed out do not."""
+        return ((at, len(bucket)) for at, bucket in self._buckets.items() if bucket)
 
     def first(self) -> tuple[bytes, str] | None:
         """Key and tag of a timer of the first bucket; None if there is none, or only stale slots are found at once."""
