@@ -9,6 +9,8 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 BIN := .venv/bin
 # Runs a command in the project's environment: its venv first on PATH, JAVA_HOME set to a usable runtime.
 RUN := tools/run.sh
+# How many processes run tests side by side. Each starts components of its own where a test asks for them.
+JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 # Extra arguments: make test ARGS="tests/core -k split", make demo ARGS=..., make bench ARGS=...
 ARGS ?=
 
@@ -42,7 +44,7 @@ cluster-stop: install ## Stop the cluster that KEEP=1 left up
 
 .PHONY: test
 test: lint components ## Lint, then run every test
-	@$(RUN) pytest --durations=10 --durations-min=1 $(ARGS)
+	@$(RUN) pytest -n $(JOBS) --dist loadfile --durations=10 --durations-min=1 $(ARGS)
 
 .PHONY: test-cluster
 test-cluster: components ## The tests that need a cluster of several nodes (slow)

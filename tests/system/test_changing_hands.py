@@ -86,7 +86,11 @@ async def reshape(client: ControlClient, chance: random.Random, reached: Counter
         reached[f"no {what}: {error.code.name}"] += 1
 
 
-@pytest.mark.timeout(120)
+def enough(reached: Counter[str]) -> bool:
+    return reached["move"] > 2 and reached["split"] > 1 and reached["merge"] > 0
+
+
+@pytest.mark.timeout(180)
 async def test_g11_moves_splits_and_merges_under_load_lose_nothing_and_repeat_nothing_7_1(tmp_path: Path) -> None:
     chance, reached = random.Random(SEED), Counter[str]()
     load_ = Load(SEED)
@@ -98,7 +102,7 @@ async def test_g11_moves_splits_and_merges_under_load_lose_nothing_and_repeat_no
         stop = asyncio.Event()
         feeding = asyncio.create_task(feed(cluster, load_, stop))
         began = time.monotonic()
-        while time.monotonic() - began < 12 and not feeding.done():
+        while not feeding.done() and time.monotonic() - began < (12 if enough(reached) else 60):
             await asyncio.sleep(chance.uniform(0.05, 0.4))
             await reshape(client, chance, reached)
         stop.set()
@@ -109,6 +113,4 @@ async def test_g11_moves_splits_and_merges_under_load_lose_nothing_and_repeat_no
         largest = {one.group: one for one in sorted(totals, key=lambda one: one.windows)}
         assert sum(one.records for one in largest.values()) == count
         assert len(totals) == len(windows)
-        assert reached["move"] > 2, reached
-        assert reached["split"] > 1, reached
-        assert reached["merge"] > 0, reached
+        assert enough(reached), reached

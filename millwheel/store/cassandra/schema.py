@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from cassandra import ConsistencyLevel
+from cassandra import ConsistencyLevel, InvalidRequest
 from cassandra.cluster import Cluster
 from cassandra.cluster import Session as DriverSession
 from cassandra.query import SimpleStatement
@@ -66,7 +66,7 @@ def prepare_keyspace(settings: CassandraSettings, cluster: Cluster, session: Dri
     def run(text: str, *values: object) -> list[tuple[Any, ...]]:
         return list(session.execute(SimpleStatement(text, consistency_level=ConsistencyLevel.QUORUM), values or None))
 
-    if not _is_ours(settings, run) or not run(f"SELECT owner FROM {settings.keyspace}.schema_version"):
+    if not _is_ours(settings, run) or not _has_begun(settings, run):
         _begin(settings, cluster, run)
     version, buckets = _read_version(settings, run)
     for step in range(version, len(MIGRATIONS)):
@@ -96,6 +96,14 @@ def _is_ours(settings: CassandraSettings, run: Run) -> bool:
             "nothing was changed: set store.keyspace to a name of its own"
         )
     return False
+
+
+def _has_begun(settings: CassandraSettings, run: Run) -> bool:
+    """Whether the version is there. A table that somebody is just making is listed before it can be read."""
+    try:
+        return bool(run(f"SELECT owner FROM {settings.keyspace}.schema_version"))
+    except InvalidRequest:
+        return False
 
 
 def _begin(settings: CassandraSettings, cluster: Cluster, run: Run) -> None:
