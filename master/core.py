@@ -108,6 +108,8 @@ class MasterCore:
         self._now = Timestamp(0)
         self._observed_at = Timestamp(0)
         self._tidy_at = -1
+        self._drops_at = Timestamp(0)
+        """Not before this is anything cleared away: the store or the authority has failed."""
         self._loaded = False
 
     # Events.
@@ -163,9 +165,11 @@ class MasterCore:
             return []
         if retry:
             return self._and_go_on(self._plan_again(current))
-        error = RequestError(
-            FailureCode.UNAVAILABLE, f"the state store failed: {why}", "see that it runs, and try again"
-        )
+        what = "the state store failed"
+        if current.phase is _Phase.DROPPING:
+            what = "what was given up cannot be cleared away yet"
+            self._drops_at = Timestamp(self._now + _PATIENCE)
+        error = RequestError(FailureCode.UNAVAILABLE, f"{what}: {why}", "see that it runs, and try again")
         return self._and_go_on(self._give_up(current, error), resting=True)
 
     def transacted(self, operation: int, outcome: Outcome | None) -> list[Instruction]:
@@ -264,7 +268,7 @@ class MasterCore:
     def _carry_out(self, operation: _Operation) -> list[Instruction]:
         plan = operation.plan
         self._burned = max(self._burned, plan.drawn)
-        if plan.drop_journals or plan.drop_computations or plan.silence:
+        if plan.clears:
             operation.phase = _Phase.DROPPING
             return [Drop(operation.number, plan.drop_journals, plan.drop_computations, plan.silence)]
         return self._create(operation)
@@ -377,6 +381,7 @@ class MasterCore:
                 return due, plan
         if self._tidy_at == self.catalog.shape:
             return None
+        waits = False
         for make in (
             self._assignments,
             self._releases,
@@ -389,9 +394,11 @@ class MasterCore:
             self._over,
         ):
             plan = _unless_damaged(make)
-            if plan.puts or plan.deletes:
+            if plan.clears and self._now < self._drops_at:
+                waits = True
+            elif plan.puts or plan.deletes:
                 return make, plan
-        self._tidy_at = self.catalog.shape
+        self._tidy_at = -1 if waits else self.catalog.shape
         return None
 
     def _assignments(self) -> Plan:

@@ -45,6 +45,11 @@ class Plan:
     drawn: int = 0
     answer: Callable[[], Answer] | None = None
 
+    @property
+    def clears(self) -> bool:
+        """Whether something is dropped or forgotten before the transaction."""
+        return bool(self.drop_journals or self.drop_computations or self.silence)
+
 
 class Draft:
     """Collects puts and deletes with the compares that they rest on, and draws numbers.

@@ -11,6 +11,7 @@ from millwheel.core.catalog import Catalog
 from millwheel.master.messages import IntervalProgress, Progress
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import calling
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2, inspection_pb2_grpc, watermark_pb2, watermark_pb2_grpc
 
@@ -87,11 +88,16 @@ class Observer:
         """Have the authority forget a computation, or ``injector/{stream}``; RequestError if it does not answer.
 
         Unless ``up_to`` is 0, it forgets nothing if it has accepted a larger sequencer.
-        Where no authority is registered nothing is known of any computation.
+        A shard that nobody serves just now knows all the same: whoever takes it reads it from the journal.
         """
         endpoint = known.authority_of(computation)
         if endpoint is None:
-            return
+            raise RequestError(
+                FailureCode.UNAVAILABLE,
+                f"nobody serves the low watermark authority's shard of {computation!r} now",
+                "see that `millwheel authority run` runs",
+                reason="AUTHORITY_AWAY",
+            )
         stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(endpoint.address))
         async with calling(endpoint.address):
             await stub.RemoveComputation(

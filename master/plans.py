@@ -12,6 +12,7 @@ from millwheel.core.catalog import (
     Catalog,
     code_of,
     dead_letter_stream,
+    injector_sender,
     outputs_of,
 )
 from millwheel.core.interval_table import initial_intervals, interval_to_proto
@@ -112,7 +113,7 @@ class Planner:
             self._add(record, computation)
         self._draft.put(keys.topology_key(spec.name), record)
         self._logs_of(spec)
-        return self._draft.plan(lambda: self._known.topologies[spec.name])
+        return self._draft.plan(lambda: self._known.topologies[spec.name], silence=self._earlier_injectors(spec))
 
     def _add(self, record: catalog.TopologyRecord, computation: specs.ComputationSpec) -> None:
         """Give a computation its incarnation, and owners if its topology has any."""
@@ -161,7 +162,18 @@ class Planner:
                 self._add(record, computation)
         self._draft.put(keys.topology_key(name), record)
         self._logs_of(spec)
-        return self._draft.plan(lambda: self._known.topologies[name])
+        return self._draft.plan(lambda: self._known.topologies[name], silence=self._earlier_injectors(spec))
+
+    def _earlier_injectors(self, spec: specs.TopologySpec) -> tuple[tuple[str, int], ...]:
+        """The injectors of streams that come back before those of their earlier lives were forgotten (G7).
+
+        They go with this very transaction, and before it at the authority: what they said of watermarks is void.
+        """
+        back = {stream.name for stream in spec.streams if stream.injected} - self._known.streams().keys()
+        left = [place for place in sorted(self._known.injectors) if place[0] in back]
+        for place in left:
+            self._draft.delete(keys.injector_key(*place))
+        return tuple((injector_sender(stream), self._known.drawn) for stream in sorted({stream for stream, _ in left}))
 
     @staticmethod
     def _refuse_update(record: catalog.TopologyRecord, request: UpdateTopology) -> None:

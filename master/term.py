@@ -224,13 +224,15 @@ class Term:
 
     async def _drop(self, wanted: Drop) -> None:
         try:
+            # The authority first: while it is away nothing else is done, and so not done again and again.
+            for computation in wanted.computations:
+                await self._forget(self.catalog, computation, 0)
+            for injector, sequencer in wanted.silence:
+                await self._forget(self.catalog, injector, sequencer)
             for journal in wanted.journals:
                 await self._store.drop_journal(journal)
             for computation in wanted.computations:
                 await self._store.drop_computation(computation)
-                await self._forget(self.catalog, computation, 0)
-            for injector, sequencer in wanted.silence:
-                await self._forget(self.catalog, injector, sequencer)
         except (StoreError, RequestError) as error:
             _log.warning("state that is given up could not be dropped, trying again later: %s", error)
             self._perform(self.core.store_failed(wanted.operation, str(error), retry=False))

@@ -18,6 +18,7 @@ from millwheel.master.messages import (
     SubmitTopology,
     Transact,
 )
+from millwheel.master.observer import Observer
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -248,6 +249,56 @@ def test_g7_a_deposed_master_does_not_silence_the_injectors_of_a_stream_that_has
     world.accepted["injector/queries"] = again
     old.run()
     assert world.accepted == {"injector/queries": again}
+
+
+def test_g7_a_stream_comes_back_only_after_the_authority_has_forgotten_its_injectors_5_2() -> None:
+    world = World()
+    master = Master(world)
+    master.call(SubmitTopology(topology(), "r1"))
+    world.accepted["injector/queries"] = master.call(OpenInjector("queries", "p")).sequencer
+    master.ask(CancelTopology("zeitgeist"))
+    submission = master.ask(SubmitTopology(topology(), "r2"))
+    failed = 0
+    while submission not in master.answers and (master.waiting or master.follow()):
+        if not master.waiting:
+            continue
+        first = master.waiting[0]
+        if isinstance(first, Drop) and first.silence:
+            failed += 1
+            master.waiting.popleft()
+            master.take(master.core.store_failed(first.operation, "the authority is away", retry=False))
+        else:
+            master.step()
+    refused = master.answers[submission]
+    assert isinstance(refused, RequestError)
+    assert "the authority is away" in str(refused)
+    assert failed == 2
+    master.call(SubmitTopology(topology(), "r3"))
+    assert world.accepted == {}
+    assert world.catalog().injectors == {}
+
+
+def test_what_cannot_be_cleared_away_keeps_nobody_waiting_and_is_tried_again_after_a_while() -> None:
+    world = World()
+    master = Master(world)
+    record = master.call(SubmitTopology(topology(), "r1"))
+    master.ask(CancelTopology("zeitgeist"))
+    while not (master.waiting and isinstance(master.waiting[0], Drop)):
+        master.step() if master.waiting else master.follow()
+    drop = master.waiting.popleft()
+    assert isinstance(drop, Drop)
+    master.take(master.core.store_failed(drop.operation, "the authority is away", retry=False))
+    world.join("w1")
+    other = master.call(SubmitTopology(topology("other"), "r1"))
+    assert set(world.catalog().tables) > {*record.incarnations.values(), *other.incarnations.values()}
+    master.tick(int(seconds(3)))
+    assert not set(world.catalog().tables) & set(record.incarnations.values())
+
+
+async def test_g7_a_shard_that_nobody_serves_has_not_forgotten_7_2() -> None:
+    with pytest.raises(RequestError) as caught:
+        await Observer().forget(Catalog(), "injector/queries", 1)
+    assert caught.value.code is FailureCode.UNAVAILABLE
 
 
 def test_cancelled_topologies_are_forgotten_after_a_day() -> None:

@@ -243,16 +243,18 @@ async def until(cluster: Cluster, holds: Any) -> control.GetTopologyResponse:
 
 
 async def test_cancel_drops_journals_and_state_and_frees_the_name(cluster: Cluster) -> None:
-    await cluster.submit()
-    journals = [
-        one.journal for m in (await cluster.client.get_topology("zeitgeist")).interval_maps for one in m.intervals
-    ]
-    assert (await cluster.client.cancel("zeitgeist")).state == catalog.TOPOLOGY_STATE_CANCELLED
-    await until(cluster, lambda one: not one.interval_maps)
-    for journal in journals:
-        with pytest.raises(Exception, match=journal):
-            await cluster.store.read_head(journal)
-    assert (await cluster.submit(request="again")).version == 2
+    async with neighbours() as (address, _):
+        await register_authority(cluster.coordinator, address)
+        await cluster.submit()
+        journals = [
+            one.journal for m in (await cluster.client.get_topology("zeitgeist")).interval_maps for one in m.intervals
+        ]
+        assert (await cluster.client.cancel("zeitgeist")).state == catalog.TOPOLOGY_STATE_CANCELLED
+        await until(cluster, lambda one: not one.interval_maps)
+        for journal in journals:
+            with pytest.raises(Exception, match=journal):
+                await cluster.store.read_head(journal)
+        assert (await cluster.submit(request="again")).version == 2
 
 
 async def test_injectors_are_accepted_by_the_authority_before_they_begin_g4(cluster: Cluster) -> None:
