@@ -174,6 +174,11 @@ class LogDriver:
                 raise AssertionError(f"the alarm at {alarm} rings for ever")
         self.now = until
 
+    def tell(self) -> None:
+        """Let the watermark that was heard of reach the journal, and so those who listen."""
+        self.pass_time(self.settings.watermark_delay)
+        self.settle()
+
     def settle(self) -> None:
         """Perform everything until nothing is left to do."""
         for _ in range(10_000):

@@ -11,7 +11,7 @@ from millwheel.core.limits import MAX_DELIVERED_BYTES
 from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import FailureCode
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import CorruptValueError
+from millwheel.store.contract import CorruptValueError, SequencerRefusedError
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.log import (
     AckOffset,
@@ -19,6 +19,7 @@ from millwheel.worker.log import (
     Fetch,
     ListCursors,
     LogSettings,
+    Phase,
     Start,
 )
 from millwheel.worker.log.entry import LogEntry, decode
@@ -29,7 +30,7 @@ from millwheel.worker.messages import (
     FlushStates,
     SenderWatermarks,
 )
-from tests.log.driver import FULL, SMALL, STREAM, LogDriver, fill, numbered
+from tests.log.driver import FULL, JOURNAL, SMALL, STREAM, LogDriver, fill, numbered, run
 
 # Delivery.
 
@@ -240,11 +241,13 @@ def test_g7_the_watermark_follows_the_senders_and_is_held_by_what_is_not_committ
     tail = driver.subscribe()
     driver.handle(SenderWatermarks({"a": 50}))
     driver.handle(SenderWatermarks({"b": 30}))
+    driver.tell()
     assert (tail.published[-1].watermark, driver.reports[-1].output) == (30, 30)
     driver.deliver([b"x"], [40])
     driver.handle(SenderWatermarks({"b": 60}))
-    assert (tail.published[-1].watermark, driver.reports[-1].output) == (40, 40)
+    assert (tail.published[-1].watermark, driver.reports[-1].output) == (30, 40)
     driver.settle()
+    driver.tell()
     assert (tail.published[-1].watermark, driver.reports[-1].output) == (50, 50)
     assert tail.published[-1].next == 1
 
@@ -257,6 +260,7 @@ def test_g7_who_is_behind_is_told_no_watermark_beyond_what_is_left_to_read_4_5()
         driver.settle()
         driver.handle(SenderWatermarks({"injector/windows": number * 10 + 5}))
     driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))
+    driver.tell()
     driver.core.state.settings = LogSettings(publish_records=2)
     for _ in range(4):
         driver.handle(Fetch(slow))
@@ -271,6 +275,7 @@ def test_g7_a_record_in_line_bounds_what_is_told_about_its_commit_4_5() -> None:
     driver.deliver([b"b"], [40])
     driver.handle(SenderWatermarks({"injector/windows": 60}))
     driver.settle()
+    driver.tell()
     driver.handle(Fetch(slow, 2))
     assert [(one.next, one.watermark) for one in slow.published] == [(1, 40), (2, 60)]
 
@@ -294,7 +299,23 @@ def test_g7_watermarks_do_not_go_back_over_a_takeover_6_2() -> None:
     driver.settle()
     driver.handle(SenderWatermarks({"injector/windows": 80}))
     driver.crash(applied=True)
-    assert driver.subscribe().published[-1].watermark == 80
+    tail = driver.subscribe()
+    driver.tell()
+    assert [one.watermark for one in tail.published] == [70, 80]
+
+
+def test_g7_a_deposed_owner_tells_nobody_of_a_watermark_that_it_hears_6_2() -> None:
+    """Its successor's records let the watermark go on, up to the end of the stream; it does not know them. Subscribers
+    that were still with it took what it heard for the whole, and stopped before records that they never saw."""
+    driver = LogDriver()
+    tail = driver.subscribe()
+    driver.deliver([b"a"], [10])
+    driver.settle()
+    run(driver.store.fence(JOURNAL, driver.sequencer + 1))
+    driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))
+    with pytest.raises(SequencerRefusedError):
+        driver.tell()
+    assert all(one.watermark < 10 for one in tail.published)
 
 
 def test_g8_senders_that_leave_hold_nothing_and_those_that_join_count() -> None:

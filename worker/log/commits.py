@@ -6,7 +6,7 @@ subscribers only when the entry that holds them is in the journal (G1).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -43,10 +43,14 @@ class _Sealed:
 class LogCommits:
     """The way of records, ACKs and deletions into the journal."""
 
-    def __init__(self, state: LogState, receiving: LogReceiving, checkpoints: LogCheckpointer) -> None:
+    def __init__(
+        self, state: LogState, receiving: LogReceiving, checkpoints: LogCheckpointer, listened: Callable[[], bool]
+    ) -> None:
+        """``listened``: whether anybody wants to hear of the watermark."""
         self.state = state
         self._receiving = receiving
         self._checkpoints = checkpoints
+        self._listened = listened
         self._retainer = Retainer(state)
         self._in_flight: _Sealed | None = None
 
@@ -70,9 +74,15 @@ class LogCommits:
         return due is not None and due <= state.wall
 
     def _due(self) -> int | None:
-        """When a commit is wanted although no record comes: for ACKs, or because records have become too old."""
-        since = self.state.cursors.ack_since
-        alarms = (None if since is None else since + self.state.settings.ack_delay, self._retainer.due())
+        """When a commit is wanted although no record comes: for ACKs, for the watermark, or as records became too old."""
+        state = self.state
+        since = state.cursors.ack_since
+        waits = state.watermark > state.assured and self._listened()
+        alarms = (
+            None if since is None else since + state.settings.ack_delay,
+            state.appended_at + state.settings.watermark_delay if waits else None,
+            self._retainer.due(),
+        )
         return min((alarm for alarm in alarms if alarm is not None), default=None)
 
     def next_alarm(self) -> int | None:
@@ -142,6 +152,8 @@ class LogCommits:
         self._in_flight = None
         state = self.state
         state.committed = commit
+        state.assured = max(state.assured, sealed.entry.watermark)
+        state.appended_at = state.wall
         state.journal_bytes += sealed.size
         out.extend(self._checkpoints.floor_committed())
         state.records.apply(sealed.entry, commit)

@@ -87,8 +87,8 @@ class LogCore:
         self.lost_because = ""
         self._receiving = LogReceiving(state)
         self._checkpoints = LogCheckpointer(state)
-        self._commits = LogCommits(state, self._receiving, self._checkpoints)
         self._subscribers = Subscribers(state)
+        self._commits = LogCommits(state, self._receiving, self._checkpoints, lambda: len(self._subscribers) > 0)
         self._reported: tuple[int, int] | None = None
         self._handlers: dict[type, Callable[..., list[LogInstruction]]] = {
             Delivery: self._on_delivery,
@@ -153,6 +153,7 @@ class LogCore:
 
     def _on_opened(self, event: Opened) -> list[LogInstruction]:
         recover(self.state, event)
+        self.state.assured = self.state.watermark
         self._receiving.collect_early()
         self.phase = Phase.ACCEPTING
         config = self.state.config

@@ -44,6 +44,8 @@ class LogSettings:
     """Records kept. Beyond it, those ahead of the watermark are refused; a quarter beyond it, all are (G13)."""
     ack_delay: int = 50_000
     """How long an ACK waits for records to be journaled with before it gets an append of its own."""
+    watermark_delay: int = 20_000
+    """How long after the last append a watermark that subscribers wait for gets one of its own, if no record comes."""
     checkpoint_entries: int = 5_000
     checkpoint_bytes: int = 32 << 20
     """Journal beyond the floor after which the base is written anew: the most that a takeover replays."""

@@ -120,6 +120,10 @@ class LogState:
         self.counts = Counts()
         self.watermark: int = MIN_TIMESTAMP
         """Input and output watermark in one: what is received and uncommitted holds it. Monotone."""
+        self.assured: int = MIN_TIMESTAMP
+        """The watermark of the last committed entry: when that was heard of, nobody else had the journal."""
+        self.appended_at = 0
+        """The wall time of the last commit."""
         self.wall = 0
         self.committed = 0
         self.floor = 0

@@ -217,7 +217,8 @@ class Subscribers:
         """The watermark for who has read everything below ``offset``."""
         state, records = self.state, self.state.records
         if offset >= records.end:
-            return state.watermark
+            # Not what was only heard: of two that take themselves for the owner, one does not know the other's records.
+            return state.assured
         segment = records.find(offset)
         watermark = segment.watermark_at(offset) if segment.loaded else segment.watermark
         return min(watermark, _LAST)
