@@ -8,7 +8,7 @@ reported, too. Nobody reads a part before an append names it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from millwheel.authority.injected import InjectorComputation
@@ -42,6 +42,7 @@ class _Frozen:
     value: int
     expected: Sequence[str]
     shares: Sequence[AnyShare]
+    percentiles: Mapping[int, int]
 
 
 @dataclass(slots=True)
@@ -64,7 +65,9 @@ class Snapshot:
             for number, rows in enumerate(self._pieces(frozen.shares)):
                 keys = [row for row in rows if isinstance(row, KeysRow)]
                 processes = [row for row in rows if isinstance(row, ProcessRow)]
-                part = Part(frozen.name, frozen.value, keys, processes, list(frozen.expected))
+                part = Part(
+                    frozen.name, frozen.value, keys, processes, list(frozen.expected), [], dict(frozen.percentiles)
+                )
                 yield self._part(f"{frozen.name}#{number}", part)
 
     def _part(self, name: str, part: Part) -> tuple[PartId, bytes]:
@@ -100,6 +103,7 @@ def freeze(registry: Registry, sequencer: int, commit: int, size_limit: int) -> 
                 computation.value,
                 sorted(computation.expected) if isinstance(computation, InjectorComputation) else (),
                 computation.shares(),
+                dict(computation.percentiles),
             )
             for computation in registry
         ],

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from millwheel.authority.base import Snapshot, freeze
-from millwheel.authority.journal import Expect, Remove, decode_entry, decode_part, encode
+from millwheel.authority.journal import Expect, Percentile, Remove, decode_entry, decode_part, encode
 from millwheel.authority.pending import Pending
+from millwheel.authority.percentiles import Work, percentile_value
 from millwheel.authority.registry import AnyComputation, Registry
 from millwheel.authority.shares import Explanation, Refusal
 from millwheel.core.time import MIN_TIMESTAMP, seconds
@@ -157,6 +158,19 @@ class AuthorityCore:
         self._pending.change(token, Remove(computation), computation, found.shares() if found else ())
         self._pending.forget_value(computation)
 
+    def decide_percentile(self, token: int, computation: str, basis_points: int, since: int) -> None:
+        """Decide the watermark of ``computation`` alone without the smallest timestamps at work in it (7.2).
+
+        ``basis_points``: 9900 leaves out one in a hundred. From what was told since ``since``, a time as of
+        :meth:`report`. The token is answered with the value once it is journaled. KeyError if it is unknown.
+        """
+        found = self._registry.get(computation)
+        if found is None:
+            raise KeyError(computation)
+        value = percentile_value(found.work(since), basis_points, self.broadcast(computation), found.percentiles)
+        found.percentiles[basis_points] = value
+        self._pending.change(token, Percentile(computation, basis_points, value), computation)
+
     # -- appends ---------------------------------------------------------------------------------
 
     @property
@@ -218,6 +232,11 @@ class AuthorityCore:
         """Every member of ``computation`` that has a sequencer, with it."""
         found = self._registry.get(computation)
         return [] if found is None else [(share.member, share.sequencer) for share in found.shares() if share.sequencer]
+
+    def work(self, computation: str, since: int) -> Work | None:
+        """What the members of ``computation`` have told since ``since`` of what they have at work; None if unknown."""
+        found = self._registry.get(computation)
+        return None if found is None else found.work(since)
 
     def explain(self, computation: str, now: int, limit: int = 100) -> Explanation | None:
         """Which members hold the watermark of ``computation``, and by what (G8); None if it is unknown."""

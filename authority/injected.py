@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from millwheel.authority.percentiles import Work, work_of
 from millwheel.authority.shares import Acceptance, Explanation, Refusal, Share, ShareView
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -21,7 +22,7 @@ __all__ = ["InjectorComputation"]
 class InjectorComputation:
     """The processes of one stream's injector, and their minimum."""
 
-    __slots__ = ("_processes", "expected", "name", "value")
+    __slots__ = ("_processes", "expected", "name", "percentiles", "value")
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class InjectorComputation:
     ) -> None:
         self.name = name
         self.value: int = value
+        self.percentiles: dict[int, int] = {}
         self.expected = frozenset(expected)
         self._processes = {share.member: share for share in shares}
 
@@ -101,6 +103,13 @@ class InjectorComputation:
     def shares(self) -> list[Share[str]]:
         """All processes' shares by name; a copy."""
         return [share for _, share in sorted(self._processes.items())]
+
+    def work(self, since: int) -> Work:
+        """What its processes have told since ``since``, those aside that are idle or finished, or never came.
+
+        Each process has records of its own: time is as far as the one that is behind the others.
+        """
+        return work_of([share for share in self._processes.values() if _works(share)], since, min)
 
     def explain(self, watermark: int, now: int, silent_after: int, limit: int) -> Explanation:
         """See :class:`Computation`. Expected processes that never announced themselves are rows, too."""

@@ -22,6 +22,7 @@ __all__ = [
     "Expect",
     "KeysRow",
     "Part",
+    "Percentile",
     "ProcessRow",
     "Remove",
     "decode_entry",
@@ -92,7 +93,15 @@ class Remove(msgspec.Struct, array_like=True, tag=4):
     computation: str
 
 
-Change: TypeAlias = AcceptKeys | AcceptProcess | Expect | Remove
+class Percentile(msgspec.Struct, array_like=True, tag=5):
+    """The watermark of a percentile (in hundredths of a percent) of a computation was decided."""
+
+    computation: str
+    basis_points: int
+    watermark: int
+
+
+Change: TypeAlias = AcceptKeys | AcceptProcess | Expect | Remove | Percentile
 
 
 class Entry(msgspec.Struct, array_like=True):
@@ -113,6 +122,7 @@ class Part(msgspec.Struct, array_like=True):
     processes: list[ProcessRow]
     expected: list[str]
     removed: list[str] = []
+    percentiles: dict[int, int] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from millwheel.authority.percentiles import Work, work_of
 from millwheel.authority.shares import Acceptance, Explanation, Refusal, Share, ShareView
 from millwheel.core.interval_map import IntervalMap
 from millwheel.core.keys import ALL_KEYS, KeyInterval
@@ -23,12 +24,13 @@ __all__ = ["KeyedComputation"]
 class KeyedComputation:
     """The interval map of one computation's shares, and their minimum."""
 
-    __slots__ = ("_map", "_minima", "name", "value")
+    __slots__ = ("_map", "_minima", "name", "percentiles", "value")
 
     def __init__(self, name: str, value: int = MIN_TIMESTAMP, shares: Iterable[Share[KeyInterval]] = ()) -> None:
         """``shares`` are disjoint; keys that none of them has are unknown."""
         self.name = name
         self.value: int = value
+        self.percentiles: dict[int, int] = {}
         self._map = IntervalMap.from_items((share.member, share) for share in shares)
         for gap in self._map.gaps(ALL_KEYS):
             self._map.assign(gap, Share(gap, 0, MIN_TIMESTAMP))
@@ -104,6 +106,10 @@ class KeyedComputation:
     def shares(self) -> list[Share[KeyInterval]]:
         """All shares in key order; a copy."""
         return self._map.values()
+
+    def work(self, since: int) -> Work:
+        """What its intervals have told since ``since``: time is as far as the newest record that one of them saw."""
+        return work_of(self._map.values(), since, max)
 
     def explain(self, watermark: int, now: int, silent_after: int, limit: int) -> Explanation:
         """See :class:`Computation`. A share without an owner, or whose owner has fallen silent, says SILENT."""

@@ -14,6 +14,7 @@ from millwheel.authority.journal import (
     Entry,
     Expect,
     KeysRow,
+    Percentile,
     ProcessRow,
     Remove,
 )
@@ -41,7 +42,7 @@ class Pending:
     """
 
     def __init__(self) -> None:
-        self.changes: list[tuple[int, str, AnyShare | Expect | Remove]] = []
+        self.changes: list[tuple[int, str, AnyShare | Expect | Remove | Percentile]] = []
         self._moved: dict[str, dict[AnyShare, None]] = {}
         self._raised: dict[str, None] = {}
 
@@ -63,7 +64,9 @@ class Pending:
             self.moved(computation, rest)
         self.changes.append((token, computation, share))
 
-    def change(self, token: int, change: Expect | Remove, computation: str, dropped: Iterable[AnyShare]) -> None:
+    def change(
+        self, token: int, change: Expect | Remove | Percentile, computation: str, dropped: Iterable[AnyShare] = ()
+    ) -> None:
         """``change`` has made ``dropped`` void."""
         self._drop(computation, dropped)
         self.changes.append((token, computation, change))
@@ -111,6 +114,8 @@ class Pending:
                 change = subject
                 if isinstance(subject, Remove):
                     taken.removed.append(computation)
+                elif isinstance(subject, Percentile):
+                    watermark = subject.watermark
             used += _size(change)
             taken.entry.changes.append(change)
             taken.answers.append((token, watermark))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from millwheel.authority.injected import InjectorComputation
-from millwheel.authority.journal import AcceptKeys, AcceptProcess, Change, Entry, Expect, Part, Remove
+from millwheel.authority.journal import AcceptKeys, AcceptProcess, Change, Entry, Expect, Part, Percentile, Remove
 from millwheel.authority.keyed import KeyedComputation
 from millwheel.authority.shares import Share
 from millwheel.core.keys import KeyInterval
@@ -68,7 +68,8 @@ class Registry:
             if part.computation:
                 pieces.setdefault(part.computation, []).append(part)
         for name, found in pieces.items():
-            self._computations[name] = _injector(name, found) if is_injector(name) else _keyed(name, found)
+            made = self._computations[name] = _injector(name, found) if is_injector(name) else _keyed(name, found)
+            made.percentiles.update(found[0].percentiles)
 
     def replay(self, entry: Entry) -> None:
         """Take one journaled entry. Replaying an entry that the base knows already changes nothing for the worse."""
@@ -93,6 +94,11 @@ class Registry:
             self.injector(change.computation).put(Share(row.process, row.sequencer, row.watermark, idle=row.idle))
         elif isinstance(change, Expect):
             self.injector(change.computation).expect(change.processes)
+        elif isinstance(change, Percentile):
+            percentiles = self._computations[change.computation].percentiles
+            percentiles[change.basis_points] = max(
+                change.watermark, percentiles.get(change.basis_points, change.watermark)
+            )
         else:
             assert isinstance(change, Remove)
             self.remove(change.computation)

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import grpc
 
+from millwheel.authority.percentiles import WHOLE
 from millwheel.authority.shares import Explanation, Refusal, ShareView
 from millwheel.authority.shell import AuthorityShell, AuthorityStoppedError
 from millwheel.core.time import MIN_TIMESTAMP
@@ -75,9 +76,12 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
         self, request_iterator: AsyncIterator[pb.ReportRequest], context: Context
     ) -> AsyncIterator[pb.ReportResponse]:
         """Reports one way, those that do not count the other. A malformed one ends the call; those before it count."""
-        ends: dict[AuthorityShell, asyncio.Future[str]] = {}
+        ends: dict[AuthorityShell, _Followed] = {}
         async with aclosing(self._until_stopped(request_iterator, ends, context)) as requests:
             async for request in requests:
+                if isinstance(request, pb.ReportResponse):
+                    yield request
+                    continue
                 try:
                     response = await self._take(request, ends)
                 except RequestError as error:
@@ -118,13 +122,27 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
                 raise _invalid("limit", f"is {limit}: {_MOST_ROWS} rows are the most that one answer holds")
             told = self._shards.of(request.computation).explain(request.computation, limit)
             if told is None:
-                raise RequestError(
-                    FailureCode.NOT_FOUND,
-                    f"nothing was ever accepted for computation {request.computation!r} at this authority",
-                    "see whether its name is right and its intervals have owners",
-                    reason="COMPUTATION_UNKNOWN",
-                )
+                raise _unknown(request.computation)
             return _explained(told)
+
+        return await answering(context, work)
+
+    async def GetPercentileWatermark(
+        self, request: pb.GetPercentileWatermarkRequest, context: Context
+    ) -> pb.GetPercentileWatermarkResponse:
+        """Journaled before it is answered; NOT_FOUND for a computation of which this shard knows nothing."""
+
+        async def work() -> pb.GetPercentileWatermarkResponse:
+            if not 0 < request.percentile_bp <= WHOLE:
+                raise _invalid("percentile_bp", f"is {request.percentile_bp}: hundredths of a percent, 1 to {WHOLE}")
+            _check_names(computation=request.computation)
+            shell = self._shards.of(request.computation)
+            told = await shell.percentile(request.computation, request.percentile_bp)
+            if told is None:
+                raise _unknown(request.computation)
+            return pb.GetPercentileWatermarkResponse(
+                watermark_us=told.watermark, member_count=told.members, silent_count=told.silent
+            )
 
         return await answering(context, work)
 
@@ -162,33 +180,40 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
     async def _until_stopped(
         self,
         requests: AsyncIterator[pb.ReportRequest],
-        ends: Mapping[AuthorityShell, asyncio.Future[str]],
+        ends: Mapping[AuthorityShell, _Followed],
         context: Context,
-    ) -> AsyncGenerator[pb.ReportRequest, None]:
-        """The requests; the call ends when a shard of ``ends`` does: still reporters, too, look for its successor."""
+    ) -> AsyncGenerator[pb.ReportRequest | pb.ReportResponse, None]:
+        """The requests, and between them what shards of ``ends`` ask for.
+
+        The call ends when one of the shards does: still reporters, too, look for its successor.
+        """
         coming: asyncio.Future[pb.ReportRequest] | None = None
         try:
             while True:
-                coming = asyncio.ensure_future(anext(requests))
-                waits: set[asyncio.Future[Any]] = {coming, *ends.values()}
+                coming = coming or asyncio.ensure_future(anext(requests))
+                waits: set[asyncio.Future[Any]] = {coming}
+                for followed in ends.values():
+                    waits |= {followed.stopped, followed.wanted}
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                for shell, stopped in ends.items():
-                    if stopped.done():
-                        await abort(context, AuthorityStoppedError(shell.journal, stopped.result()))
-                try:
-                    request = coming.result()
-                except StopAsyncIteration:
-                    return
-                yield request
+                for shell, followed in ends.items():
+                    if followed.stopped.done():
+                        await abort(context, AuthorityStoppedError(shell.journal, followed.stopped.result()))
+                    if wanted := followed.take_wanted():
+                        yield pb.ReportResponse(wanted=wanted)
+                if coming.done():
+                    try:
+                        request = coming.result()
+                    except StopAsyncIteration:
+                        return
+                    coming = None
+                    yield request
         finally:
-            for stopped in ends.values():
-                stopped.cancel()
+            for followed in ends.values():
+                followed.leave()
             if coming is not None:
                 coming.cancel()
 
-    async def _take(
-        self, request: pb.ReportRequest, ends: dict[AuthorityShell, asyncio.Future[str]]
-    ) -> pb.ReportResponse | None:
+    async def _take(self, request: pb.ReportRequest, ends: dict[AuthorityShell, _Followed]) -> pb.ReportResponse | None:
         """Take a batch whole or not at all, and note whose end is to be heard; what of it does not count."""
         batches: dict[AuthorityShell, list[WatermarkReport]] = {}
         for number, message in enumerate(request.intervals):
@@ -199,7 +224,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
         refused: list[Refusal] = []
         for shell, reports in batches.items():
             if shell not in ends:
-                ends[shell] = asyncio.ensure_future(shell.wait_stopped())
+                ends[shell] = _Followed(shell)
             refused += await shell.report(reports)
         if not refused:
             return None
@@ -207,6 +232,32 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
             refused=_wire(refusal.report for refusal in refused if refusal.superseded),
             unaccepted=_wire(refusal.report for refusal in refused if not refusal.superseded),
         )
+
+
+class _Followed:
+    """A shard that a Report call has reported to: its end, and what it asks for."""
+
+    def __init__(self, shell: AuthorityShell) -> None:
+        self.stopped: asyncio.Future[str] = asyncio.ensure_future(shell.wait_stopped())
+        self._wants = shell.wants
+        self._queue = shell.wants.listen()
+        self.wanted: asyncio.Future[str] = asyncio.ensure_future(self._queue.get())
+
+    def take_wanted(self) -> list[str]:
+        """What has been asked for since the last time."""
+        if not self.wanted.done():
+            return []
+        found = [self.wanted.result()]
+        while not self._queue.empty():
+            found.append(self._queue.get_nowait())
+        self.wanted = asyncio.ensure_future(self._queue.get())
+        return sorted(set(found))
+
+    def leave(self) -> None:
+        """Hear nothing more of it."""
+        self._wants.leave(self._queue)
+        self.stopped.cancel()
+        self.wanted.cancel()
 
 
 def _wire(reports: Iterable[WatermarkReport]) -> list[pb.IntervalWatermark]:
@@ -256,6 +307,15 @@ def _check_names(**names: str) -> None:
     for where, name in names.items():
         if len(name.encode()) > MAX_NAME_BYTES:
             raise _invalid(where, f"has {len(name.encode())} bytes: {MAX_NAME_BYTES} are the most")
+
+
+def _unknown(computation: str) -> RequestError:
+    return RequestError(
+        FailureCode.NOT_FOUND,
+        f"nothing was ever accepted for computation {computation!r} at this authority",
+        "see whether its name is right and its intervals have owners",
+        reason="COMPUTATION_UNKNOWN",
+    )
 
 
 def _invalid(where: str, why: str) -> RequestError:

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.rpc.watermarks import Member, WatermarkReport
+from millwheel.rpc.watermarks import Member, PendingWork, WatermarkReport
 
 __all__ = ["Acceptance", "AnyShare", "Computation", "Explanation", "M", "Refusal", "Share", "ShareView"]
 
@@ -22,7 +22,8 @@ class Share(Generic[M]):
     ``member`` and ``sequencer`` never change: a new owner is a new share. ``watermark`` and ``idle``
     are journaled; the rest is what the last report said besides, for explain, and is gone after a
     restart. ``reported_at`` None: no report since the sequencer was accepted (or the restart).
-    ``connection``: the newest of the owner's that was heard of.
+    ``connection``: the newest of the owner's that was heard of. ``pending``: what it had at work
+    when it was last asked.
     """
 
     __slots__ = (
@@ -31,6 +32,8 @@ class Share(Generic[M]):
         "idle",
         "input_watermark",
         "member",
+        "pending",
+        "pending_at",
         "reported_at",
         "sequencer",
         "subject",
@@ -47,6 +50,8 @@ class Share(Generic[M]):
         self.subject = ""
         self.reported_at: int | None = None
         self.connection = 0
+        self.pending: PendingWork | None = None
+        self.pending_at = 0
 
     def copy_for(self, member: M) -> Share[M]:
         """The same knowledge of a part of the keys."""
@@ -68,7 +73,13 @@ class Share(Generic[M]):
         self.hold = report.hold
         self.subject = report.subject
         self.reported_at = now
+        if report.pending is not None:
+            self.pending, self.pending_at = report.pending, now
         return True
+
+    def told(self, since: int) -> PendingWork | None:
+        """What the owner has told of its work since ``since``."""
+        return self.pending if self.pending_at >= since else None
 
 
 AnyShare = Share[KeyInterval] | Share[str]
@@ -128,6 +139,8 @@ class Computation(Protocol):
 
     name: str
     value: int
+    percentiles: dict[int, int]
+    """What was decided for percentiles, in hundredths of a percent; it never goes back either."""
 
     def smallest(self) -> int:
         """What the members allow: the value may rise to it. MIN_TIMESTAMP where it may not rise at all."""

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from dataclasses import dataclass, field
 from itertools import count
 from time import monotonic_ns, perf_counter
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -20,15 +21,20 @@ from millwheel.authority.base import Snapshot
 from millwheel.authority.core import AuthorityCore, CoreSettings, Effects
 from millwheel.authority.listeners import Listeners
 from millwheel.authority.metrics import AuthorityMetrics
+from millwheel.authority.percentiles import WHOLE
 from millwheel.authority.shares import Explanation, Refusal
 from millwheel.authority.writer import JournalWriter, read_core
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport
 from millwheel.store.contract import SequencerRefusedError, StateStore
 
-__all__ = ["AuthorityShell", "AuthorityStoppedError", "ShellSettings"]
+__all__ = ["AuthorityShell", "AuthorityStoppedError", "PercentileAnswer", "ShellSettings", "Wants"]
 
 log = logging.getLogger("millwheel.authority")
+
+_LOOK_FIRST: Final = 0.002
+_LOOK_LAST: Final = 0.05
+"""Seconds between two looks whether all have told what they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +43,45 @@ class ShellSettings:
 
     ``coalesce``: how far apart appends are at least, so that changes that come close together share one.
     ``idle``: how long a change may wait that nobody waits for. ``verify``: how often a shard without changes
-    makes sure that it was not deposed, for else those who listen to it would hear nothing for ever.
+    makes sure that it was not deposed, for else those who listen to it would hear nothing for ever. ``ask``: how
+    long members may take to tell what they have at work.
     """
 
     coalesce: float = 0.002
     idle: float = 0.1
     verify: float = 5.0
+    ask: float = 1.0
     core: CoreSettings = field(default_factory=CoreSettings)
+
+
+class PercentileAnswer(NamedTuple):
+    """A percentile watermark; how many members the computation has, and how many have told nothing in time."""
+
+    watermark: int
+    members: int
+    silent: int
+
+
+class Wants:
+    """Asks owners for what they have at work: whoever listens passes it on to those who report to it."""
+
+    def __init__(self) -> None:
+        self._listeners: set[asyncio.Queue[str]] = set()
+
+    def listen(self) -> asyncio.Queue[str]:
+        """Hear of what is asked for from now on; :meth:`leave` in the end."""
+        queue: asyncio.Queue[str] = asyncio.Queue()
+        self._listeners.add(queue)
+        return queue
+
+    def leave(self, queue: asyncio.Queue[str]) -> None:
+        """Hear nothing more."""
+        self._listeners.discard(queue)
+
+    def ask(self, computation: str) -> None:
+        """Ask the owners of ``computation``."""
+        for queue in self._listeners:
+            queue.put_nowait(computation)
 
 
 class AuthorityStoppedError(RequestError):
@@ -66,6 +104,7 @@ class AuthorityShell:
     ) -> None:
         self._writer = writer
         self._core = core
+        self.wants = Wants()
         self._metrics = metrics
         self._settings = settings
         self._listeners = Listeners(lambda name: (core.broadcast(name), core.sequencers(name)))
@@ -185,6 +224,33 @@ class AuthorityShell:
         """Which members hold the watermark of ``computation``, and by what (G8); None if it is unknown."""
         self._check()
         return self._core.explain(computation, monotonic_ns() // 1_000, limit)
+
+    async def percentile(self, computation: str, basis_points: int) -> PercentileAnswer | None:
+        """The watermark of ``computation`` alone without the smallest timestamps at work in it (7.2); None if unknown.
+
+        Its members are asked what they have at work, and have :data:`ShellSettings.ask` seconds to tell.
+        """
+        self._check()
+        since = monotonic_ns() // 1_000
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + self._settings.ask, _LOOK_FIRST
+        self.wants.ask(computation)
+        while True:
+            work = self._core.work(computation, since)
+            if work is None:
+                return None
+            if not work.silent or loop.time() >= until or basis_points >= WHOLE:
+                break
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LOOK_LAST)
+        self._check()
+        try:
+            value = await self._journaled(
+                lambda token: self._core.decide_percentile(token, computation, basis_points, since)
+            )
+        except KeyError:
+            return None
+        return PercentileAnswer(value, work.members, work.silent)
 
     # -- the journal -----------------------------------------------------------------------------
 

@@ -105,6 +105,8 @@ class Judging(ABC):
         self._next_write = _SEGMENT_NUMBERS
         self._early = HeardWatermarks()
         """Heard before there was anything to collect by it."""
+        self._ended: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
+        """Origins of injector processes, and queries, that are over."""
 
     @abstractmethod
     def _admit(
@@ -156,6 +158,18 @@ class Judging(ABC):
         """Parents' journals under which no child sends any more: what is known of their positions may go (G13)."""
         for sequence in sequences:
             self._judged.dedup.retire(sequence)
+
+    def end(self, injectors: frozenset[str], queries: frozenset[str]) -> None:
+        """These are over by an operator's word: what is known of their records may go (G13)."""
+        self._ended = injectors, queries
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        injectors, queries = self._ended
+        for origin in injectors:
+            self._judged.dedup.retire_injector(origin)
+        for query in queries:
+            self._judged.dedup.retire_query(query)
 
     # Opaque ids: segments and their collection.
 
@@ -215,6 +229,7 @@ class Judging(ABC):
         """What has been committed is known now: collect by what was heard before."""
         self.collect(self._early.update())
         self._early = HeardWatermarks()
+        self._forget_ended()
 
     def collect(self, event: SenderWatermarks) -> None:
         """Broadcast values let ids go that nobody will send again."""

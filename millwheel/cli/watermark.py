@@ -15,6 +15,7 @@ from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.client.authorities import MasterPlaces
 from millwheel.client.control import ControlClient
+from millwheel.client.percentiles import PercentileWatermark, basis_points, read_percentile
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.core.catalog import LIVE_STATES, injector_sender
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
@@ -32,16 +33,27 @@ app = typer.Typer(
 @app.command()
 def show(
     topology: Annotated[str, typer.Argument(help="A topology's name; all of them by default.")] = "",
+    percentile: Annotated[
+        float | None,
+        typer.Option(help="Show how far time is, too, for so many percent of what is at work, say 99: heuristic."),
+    ] = None,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
     """Show the low watermark of every source and computation, its lag behind the clock, and what holds it."""
-    rows = asyncio.run(_show(topology, address, timeout))
+    if percentile is not None:
+        try:
+            basis_points(percentile)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--percentile") from error
+    rows = asyncio.run(_show(topology, percentile, address, timeout))
     if output is not OutputFormat.TABLE:
         print_plain(rows, output)
         return
     columns = ["topology", "kind", "name", "low_watermark", "lag", "held_by"]
+    if percentile is not None:
+        columns.insert(5, "percentile_watermark")
     shown = [{**row, "lag": _seconds(row["lag_seconds"])} for row in rows]
     print_table(
         [column.replace("_", " ") for column in columns],
@@ -50,22 +62,24 @@ def show(
     )
 
 
-async def _show(topology: str, address: str, timeout: float) -> list[dict[str, Any]]:
+async def _show(topology: str, percentile: float | None, address: str, timeout: float) -> list[dict[str, Any]]:
     async with ControlClient(address, deadline=timeout) as client:
+        known = await client.list_topologies()
         if topology:
             records = [(await client.get_topology(topology)).topology]
-            names = Names.of(await client.list_topologies())
         else:
-            known = await client.list_topologies()
             records = [record for record in known if record.state in LIVE_STATES]
-            names = Names.of(known)
+        names = Names.of(known)
     authority = await _authority(client, timeout)
     try:
-        return [
-            _row(record.spec.name, kind, name, await read_watermark(authority, sender), names)
-            for record in records
-            for kind, name, sender in _members(record)
-        ]
+        rows = []
+        for record in records:
+            for kind, name, sender in _members(record):
+                row = _row(record.spec.name, kind, name, await read_watermark(authority, sender), names)
+                if percentile is not None:
+                    row |= _percentile(await read_percentile(authority, known, sender, percentile), percentile)
+                rows.append(row)
+        return rows
     finally:
         await authority.close()
 
@@ -88,6 +102,15 @@ def _row(topology: str, kind: str, name: str, found: Watermark, names: Names) ->
         "low_watermark_us": found.value,
         "lag_seconds": _lag(found.value),
         "held_by": held_by(found, names),
+    }
+
+
+def _percentile(found: PercentileWatermark, percentile: float) -> dict[str, Any]:
+    return {
+        "percentile": percentile,
+        "percentile_watermark": format_timestamp(Timestamp(found.value)),
+        "percentile_watermark_us": found.value,
+        "percentile_silent": found.silent,
     }
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
@@ -15,12 +15,19 @@ from millwheel.rpc.channel import RETRYABLE, Backoff
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
-from millwheel.rpc.watermarks import AcceptRefusedError, Member, WatermarkReport, report_from_wire, report_to_wire
+from millwheel.rpc.watermarks import (
+    AcceptRefusedError,
+    Member,
+    PendingWork,
+    WatermarkReport,
+    report_from_wire,
+    report_to_wire,
+)
 
 if TYPE_CHECKING:
     from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceAsyncStub
 
-__all__ = ["ReportStream", "connected"]
+__all__ = ["PendingOf", "ReportStream", "connected", "nothing_told"]
 
 log = logging.getLogger("millwheel.client")
 
@@ -29,6 +36,14 @@ _HEALTHY: Final = 1.0
 """Seconds that a stream must have lasted for its end to count as a first failure."""
 
 Key: TypeAlias = tuple[str, Member]
+
+PendingOf: TypeAlias = Callable[[str], Mapping[Member, PendingWork]]
+"""What the members of a computation that are reported here have at work."""
+
+
+def nothing_told(computation: str) -> Mapping[Member, PendingWork]:
+    """The answer of who has nothing to tell."""
+    return {}
 
 
 @contextlib.asynccontextmanager
@@ -56,14 +71,19 @@ class ReportStream:
         accept: Callable[[WatermarkReport], Awaitable[None]],
         on_refused: Callable[[WatermarkReport], None],
         *,
+        pending_of: PendingOf = nothing_told,
         coalesce: float,
         refresh: float,
         backoff: Backoff,
     ) -> None:
-        """``accept`` has a report's sequencer accepted, where the authority does not know it."""
+        """``accept`` has a report's sequencer accepted, where the authority does not know it; ``pending_of`` tells what
+        members of a computation have at work."""
         self._stub = stub
         self._accept = accept
         self._on_refused = on_refused
+        self._pending_of = pending_of
+        self._pending: dict[Key, PendingWork] = {}
+        """What was asked for, to go with the next report of each."""
         self._coalesce = coalesce
         self._refresh = refresh
         self._backoff = backoff
@@ -100,6 +120,7 @@ class ReportStream:
         key = (computation, member)
         self._newest.pop(key, None)
         self._unsent.pop(key, None)
+        self._pending.pop(key, None)
 
     async def _run(self) -> None:
         """Stream after stream."""
@@ -164,6 +185,7 @@ class ReportStream:
         newest = [self._newest[key] for key in keys if key not in self._accepting]
         for report in newest:
             report.connection = self._connection
+            report.pending = self._pending.pop((report.computation, report.member), None)
         return newest
 
     async def _more(self, until: float) -> None:
@@ -178,7 +200,9 @@ class ReportStream:
         return asyncio.get_running_loop().time()
 
     def _heed(self, response: pb.ReportResponse) -> None:
-        """Give up what was refused, announce what was never accepted."""
+        """Give up what was refused, announce what was never accepted, tell what is asked for."""
+        for computation in response.wanted:
+            self._tell_pending(computation)
         for report in self._standing(response.refused):
             self.forget(report.computation, report.member)
             self._on_refused(report)
@@ -187,6 +211,14 @@ class ReportStream:
             if key not in self._accepting:
                 task = asyncio.create_task(self._announce(key, report))
                 self._accepting[key] = task
+
+    def _tell_pending(self, computation: str) -> None:
+        for member, pending in self._pending_of(computation).items():
+            key = (computation, member)
+            if key in self._newest and key not in self._accepting:
+                self._pending[key] = pending
+                self._unsent[key] = None
+        self._changed.set()
 
     def _standing(self, messages: Sequence[pb.IntervalWatermark]) -> list[WatermarkReport]:
         """Those of ``messages`` that speak of the sequencers that are reported now, not of earlier ones."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from contextlib import aclosing, suppress
 from typing import Final, Protocol
 
+from millwheel.client.report_stream import PendingOf, nothing_told
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.merging import merged
@@ -61,10 +62,16 @@ class ShardedWatermarks:
     """
 
     def __init__(
-        self, places: ShardPlaces, *, on_refused: Callable[[WatermarkReport], None], refresh: float = 10.0
+        self,
+        places: ShardPlaces,
+        *,
+        on_refused: Callable[[WatermarkReport], None],
+        pending_of: PendingOf = nothing_told,
+        refresh: float = 10.0,
     ) -> None:
         self._places = places
         self._on_refused = on_refused
+        self._pending_of = pending_of
         self._refresh = refresh
         self._clients: dict[Hashable, WatermarkClient] = {}
         self._follower: asyncio.Task[None] | None = None
@@ -91,7 +98,10 @@ class ShardedWatermarks:
         if client is None:
             places = self._places
             client = self._clients[shard] = WatermarkClient(
-                lambda: places.address_of(shard), on_refused=self._on_refused, refresh=self._refresh
+                lambda: places.address_of(shard),
+                on_refused=self._on_refused,
+                pending_of=self._pending_of,
+                refresh=self._refresh,
             )
             client.start()
             self._follower = self._follower or asyncio.create_task(self._follow())
@@ -120,6 +130,10 @@ class ShardedWatermarks:
     async def explain(self, computation: str, limit: int = 0) -> pb.ExplainWatermarkResponse:
         """See :meth:`WatermarkClient.explain`."""
         return await self.of(computation).explain(computation, limit)
+
+    async def percentile(self, computation: str, basis_points: int) -> pb.GetPercentileWatermarkResponse:
+        """See :meth:`WatermarkClient.percentile`."""
+        return await self.of(computation).percentile(computation, basis_points)
 
     async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
         """See :meth:`WatermarkClient.watch`; shards tell their news apart."""

@@ -8,7 +8,7 @@ senders. The consumer takes that minimum itself, so the authority never leads it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -46,6 +46,10 @@ class MinTracker:
     def count(self, timestamp: int) -> int:
         """How often ``timestamp`` is present."""
         return self._counts.get(timestamp, 0)
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        """Each timestamp that is present, in no order, with how often it is."""
+        return ((timestamp, count) for timestamp, count in self._counts.items() if count)
 
     def min(self) -> int:
         """The smallest timestamp; MAX_TIMESTAMP when empty, for what is not there holds nothing back."""

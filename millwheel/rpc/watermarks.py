@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from millwheel.core.keys import KeyInterval
+from millwheel.core.sketch import MOST_BUCKETS, TimestampSketch
 from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import common_pb2, watermark_pb2
@@ -23,6 +24,7 @@ __all__ = [
     "AcceptRefusedError",
     "BroadcastUpdate",
     "Member",
+    "PendingWork",
     "WatermarkReport",
     "injector_computation",
     "interval_from_wire",
@@ -57,12 +59,20 @@ class AcceptRefusedError(RequestError):
         )
 
 
+class PendingWork(NamedTuple):
+    """The timestamps at work in an interval or process, and the largest of a record that it has seen."""
+
+    sketch: TimestampSketch
+    newest: int
+
+
 class WatermarkReport(msgspec.Struct):
     """What an owner says of its interval, or an injector process of itself (7.2).
 
     ``watermark`` is its output watermark, ``input_watermark`` what it consumes, ``hold`` with
     ``subject`` what the output is held by, ``idle`` that an injector process has nothing to send.
     ``connection`` grows with each connection of the owner: what an earlier one brings late says nothing any more.
+    ``pending`` is told where it was asked for.
     """
 
     computation: str
@@ -74,6 +84,7 @@ class WatermarkReport(msgspec.Struct):
     subject: str = ""
     idle: bool = False
     connection: int = 0
+    pending: PendingWork | None = None
 
 
 class BroadcastUpdate(NamedTuple):
@@ -142,6 +153,7 @@ def report_to_wire(report: WatermarkReport) -> watermark_pb2.IntervalWatermark:
         input_watermark_us=report.input_watermark,
         idle=report.idle,
         connection=report.connection,
+        pending=None if report.pending is None else _pending_to_wire(report.pending),
     )
 
 
@@ -159,7 +171,27 @@ def report_from_wire(message: watermark_pb2.IntervalWatermark, where: str = "") 
         hold.subject,
         message.idle,
         message.connection,
+        _pending_from_wire(message.pending, f"{where}pending") if message.HasField("pending") else None,
     )
+
+
+def _pending_to_wire(pending: PendingWork) -> watermark_pb2.PendingTimestamps:
+    counts = pending.sketch.counts
+    return watermark_pb2.PendingTimestamps(
+        shift=pending.sketch.shift, buckets=counts.keys(), counts=counts.values(), newest_us=pending.newest
+    )
+
+
+def _pending_from_wire(message: watermark_pb2.PendingTimestamps, where: str) -> PendingWork:
+    if len(message.buckets) != len(message.counts):
+        raise _invalid(where, f"has {len(message.buckets)} buckets, and {len(message.counts)} counts: one of each")
+    if len(message.buckets) > MOST_BUCKETS:
+        raise _invalid(where, f"has {len(message.buckets)} buckets: {MOST_BUCKETS} are the most")
+    try:
+        sketch = TimestampSketch(message.shift, dict(zip(message.buckets, message.counts, strict=True)))
+    except ValueError as error:
+        raise _invalid(where, str(error)) from error
+    return PendingWork(sketch, message.newest_us)
 
 
 def sequencers_to_wire(sequencers: Iterable[tuple[Member, int]]) -> list[watermark_pb2.IntervalSequencer]:

@@ -124,6 +124,11 @@ async def test_show_has_a_row_for_each_source_and_computation(server: Server) ->
             "HELD",
             "BY",
         ]
+        await injector.send(Word("plain"), timestamp=5_000_000)
+        await injector.flush()
+        near = await run_cli(server.address, "watermark", "show", "words", "--percentile", "99", "-o", "json")
+        found = [(row["low_watermark_us"], row["percentile_watermark_us"]) for row in json.loads(near.out)]
+        assert found == [(2_000_000, 5_000_000)] * 2, "nothing is at work: as far as the newest record"
         await injector.finish()
     await explained(server, "nothing holds words/count")
     ended = await run_cli(server.address, "watermark", "show", "-o", "yaml")

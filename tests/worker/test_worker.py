@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millwheel.client.report_stream import PendingOf
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.catalog import OwnedInterval
 from millwheel.core.keys import ALL_KEYS, KeyInterval
@@ -26,6 +27,7 @@ class Quiet:
     """An authority that says nothing by itself."""
 
     on_refused: Callable[[str, KeyInterval, int], None]
+    pending_of: PendingOf
 
     def forget(self, computation: str, keys: KeyInterval) -> None:
         return

@@ -256,7 +256,10 @@ class Dedup:
             self._news.retired.append(sequence)
 
     def retire_injector(self, origin: str) -> None:
-        """The injector process is gone for good, by an operator's word: its deliveries are refused from now on."""
+        """The injector process is gone for good, by an operator's word: its deliveries are refused from now on.
+
+        What is pending is forgotten when it is said again.
+        """
         self._learn("", origin, TERMINAL_SEQUENCER)
         for sequence in [name for name, source in self._tables.positions.items() if source.origin == origin]:
             self.retire(sequence)
@@ -307,8 +310,14 @@ class Dedup:
         self._tables.replay(delta)
 
     def retire_query(self, query: str) -> None:
-        """The query is over, by an operator's word; its ids and its floor are forgotten."""
-        self._tables.queries.pop(query, None)
+        """The query is over, by an operator's word; its ids and its floor are forgotten.
+
+        Nothing happens while records of it are pending. It is in no delta: a takeover is told of it again, until a
+        base without it is named.
+        """
+        known = self._tables.queries.get(query)
+        if known is not None and not any(batch.pending.ids for batch in known.batches.values()):
+            del self._tables.queries[query]
 
     @property
     def bytes_held(self) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, Final
 
+from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.core.watermarks import MinTracker
 from millwheel.worker.dedup import Verdict
 from millwheel.worker.messages import Delivery
@@ -98,7 +99,7 @@ class ParkedKey:
 
 
 class Intake:
-    """The line of chunks and the parked keys. ``pending`` bounds the timestamps of all of it from below.
+    """The line of chunks and the parked keys. ``pending`` bounds the timestamps of all records of it from below.
 
     Invariant: ``ready`` has the parked keys whose wait is READY, and ``_retries`` the times of those of
     them that wait for a moment.
@@ -111,16 +112,21 @@ class Intake:
         self.pending = MinTracker()
         self.records = 0
         self.bytes = 0
+        self.newest: int = MIN_TIMESTAMP
+        """The largest timestamp of a record that was ever admitted."""
         self._retries: list[tuple[int, bytes]] = []
 
     def admit(self, delivery: Delivery, verdict: Verdict | None, indexes: Sequence[int]) -> Receipt:
         """Put fresh records of a delivery in line; they hold the input watermark from now on."""
         stamps, values = delivery.timestamps, delivery.values
         whole = len(indexes) == len(stamps)
-        held = min(stamps) if whole else min(stamps[index] for index in indexes)
+        fresh = stamps if whole else [stamps[index] for index in indexes]
+        held, newest = min(fresh), max(fresh)
+        if newest > self.newest:
+            self.newest = newest
         size = sum(map(len, values)) if whole else sum(len(values[index]) for index in indexes)
         receipt = Receipt(delivery, verdict, len(indexes), held, size // len(indexes))
-        self.pending.add(held)
+        self.pending.add(held, len(indexes))
         self.records += len(indexes)
         self.bytes += size
         self.line.append(Chunk(receipt, indexes))
@@ -199,14 +205,14 @@ class Intake:
         self.records -= count
         self.bytes -= sum(map(len, values)) if count == len(values) else sum(len(values[index]) for index in indexes)
         receipt.open -= count
+        self.pending.remove(receipt.held, count)
         if receipt.open == 0:
-            self.pending.remove(receipt.held)
             return True
         if receipt.worth_telling():
             # Only parked records remain: the rest of the delivery holds the watermark no more.
             held = min(delivery.timestamps[index] for index in receipt.parked)
             if held != receipt.held:
-                self.pending.remove(receipt.held)
-                self.pending.add(held)
+                self.pending.remove(receipt.held, receipt.open)
+                self.pending.add(held, receipt.open)
                 receipt.held = held
         return False

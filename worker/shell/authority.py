@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
+from millwheel.client.report_stream import PendingOf, nothing_told
 from millwheel.client.shards import OnePlace, ShardedWatermarks, ShardPlaces
 from millwheel.core.keys import KeyInterval
 from millwheel.rpc.channel import RETRYABLE
@@ -28,9 +29,13 @@ class AuthorityLink:
     def __init__(self, places: ShardPlaces | str) -> None:
         """``places``: where the shards are, or the one server that has them all."""
         places = OnePlace(places) if isinstance(places, str) else places
-        self._client = ShardedWatermarks(places, on_refused=self._refused)
+        self._client = ShardedWatermarks(
+            places, on_refused=self._refused, pending_of=lambda name: self.pending_of(name)
+        )
         self.on_refused: Callable[[str, KeyInterval, int], None] = lambda computation, keys, sequencer: None
         """Called with a computation, keys and a sequencer whose report was refused: somebody else owns the keys."""
+        self.pending_of: PendingOf = nothing_told
+        """What the intervals of a computation have at work (7.2)."""
 
     async def start(self) -> None:
         """Begin to send reports."""

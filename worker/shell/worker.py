@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from millwheel.coordination.contract import Coordinator, CoordinatorError
+from millwheel.client.report_stream import PendingOf
+from millwheel.coordination.contract import Coordinator, CoordinatorError, DamagedValueError
 from millwheel.core.catalog import Catalog, OwnedInterval, code_of
 from millwheel.core.keys import KeyInterval
 from millwheel.rpc.channel import open_channel
@@ -22,8 +23,10 @@ from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_se
 from millwheel.rpc.v1.handover_pb2_grpc import add_HandoverServiceServicer_to_server
 from millwheel.rpc.v1.inspection_pb2_grpc import add_InspectionServiceServicer_to_server
 from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServicer_to_server
+from millwheel.rpc.watermarks import Member, PendingWork
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalCore, Settings
+from millwheel.worker.interval.pending import pending_work
 from millwheel.worker.messages import (
     AcceptSequencer,
     Acknowledged,
@@ -68,6 +71,8 @@ class Authority(Protocol):
 
     on_refused: Callable[[str, KeyInterval, int], None]
     """Called with a computation, keys and a sequencer of which a report was refused (G4)."""
+    pending_of: PendingOf
+    """Called with a computation when the authority asks what its intervals here have at work (7.2)."""
 
     def forget(self, computation: str, keys: KeyInterval) -> None:
         """Nothing more is reported of an interval."""
@@ -95,11 +100,6 @@ class WorkerSettings:
     """Seconds that intervals may take to be made ready for other workers when this one ends; 0: they are not."""
 
 
-@dataclass(slots=True)
-class _Hosted:
-    """An interval that this process runs."""
-
-    host: CoreHost
 @dataclass(frozen=True, slots=True)
 class Quarantined:
     """An interval that stands still because ``why``, a stored value that it relies on, is missing or damaged."""
@@ -110,6 +110,11 @@ class Quarantined:
     why: str
 
 
+@dataclass(slots=True)
+class _Hosted:
+    """An interval that this process runs."""
+
+    host: CoreHost
     owned: OwnedInterval
     built: Built
     channel: LocalChannel
@@ -136,6 +141,7 @@ class Worker:
         self.coordinator = coordinator
         self.authority = authority
         authority.on_refused = self._report_refused
+        authority.pending_of = self._pending_of
         self.programs = Programs(settings.packages, fetch_package)
         self.routing = Routing(self.catalog, self.programs.extractor)
         self._edges = Edges(coordinator, self.catalog)
@@ -151,14 +157,14 @@ class Worker:
         self._again_after = _AGAIN_FIRST
         self._given_up: dict[tuple[str, int], str] = {}
         """Why, by journal and sequencer: under that sequencer the interval is not opened again."""
+        self.quarantined: dict[tuple[str, int], Quarantined] = {}
+        """Of those given up, by journal and sequencer, the ones of which a stored value is damaged."""
         self._unbuilt: dict[str, str] = {}
         """Why an interval cannot be run, by journal."""
         self._mending = Mending()
         self._ahead: ReadAhead = {}
         self._told_retired: frozenset[str] = frozenset()
         self._known_consumers: frozenset[str] = frozenset()
-        self.quarantined: dict[tuple[str, int], Quarantined] = {}
-        """Of those given up, by journal and sequencer, the ones of which a stored value is damaged."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._registration = Registration(
             coordinator, settings.worker_id, settings.address, settings.lease, self._drop_all
@@ -218,7 +224,8 @@ class Worker:
             await self.programs.load(code_of(*_specs(found)))
 
     def _find_log(self, stream: str) -> CoreHost | None:
-        hosts = (hosted.host for hosted in self.hosted.values() if hosted.built.log_of == stream)
+        # Of what is no log the stream is empty, as it may be in a request.
+        hosts = (hosted.host for hosted in self.hosted.values() if stream and hosted.built.log_of == stream)
         return next(hosts, None)
 
     def core_of(self, journal: str) -> IntervalCore | None:
@@ -251,16 +258,16 @@ class Worker:
                 name, topology = table.origin if table is not None else ("", "")
                 yield topology, name, core
 
+    def quarantined_places(self) -> list[tuple[str, str]]:
+        """(topology, computation) of each interval that is quarantined here, for metrics."""
+        return [(one.topology, one.computation) for one in list(self.quarantined.values())]
+
     async def _prepare_releases(self) -> None:
         hosts = [one.host for one in self.hosted.values() if not one.built.log_of]
         if not hosts or self.settings.hand_over <= 0:
             return
         log.info("%d intervals are made ready for other workers", len(hosts))
         tasks = [asyncio.ensure_future(host.prepare_release()) for host in hosts]
-    def quarantined_places(self) -> list[tuple[str, str]]:
-        """(topology, computation) of each interval that is quarantined here, for metrics."""
-        return [(one.topology, one.computation) for one in list(self.quarantined.values())]
-
         _, late = await asyncio.wait(tasks, timeout=self.settings.hand_over)
         for task in late:
             task.cancel()
@@ -285,15 +292,15 @@ class Worker:
         async with self._reconciling:
             try:
                 done = await self._reconcile()
+            except DamagedValueError as error:
+                log.error("what runs here goes on as it is, and nothing else is begun: %s", error)
+                done = False
             except Exception:
                 log.exception("the catalog could not be followed; trying again")
                 done = False
         if self._again is not None:
             self._again.cancel()
             self._again = None
-            except DamagedValueError as error:
-                log.error("what runs here goes on as it is, and nothing else is begun: %s", error)
-                done = False
         if done:
             self._again_after = _AGAIN_FIRST
             return
@@ -327,13 +334,13 @@ class Worker:
             for (journal, sequencer), why in self._given_up.items()
             if journal in owned and owned[journal].interval.sequencer == sequencer
         }
+        self.quarantined = {place: one for place, one in self.quarantined.items() if place in self._given_up}
         self._unbuilt = {journal: why for journal, why in self._unbuilt.items() if journal in owned}
         for journal, one in owned.items():
             if journal not in self.hosted and (journal, one.interval.sequencer) not in self._given_up:
                 complete = self._try_start(one) and complete
         self._tell_hosts()
         for hosted in self.hosted.values():
-        self.quarantined = {place: one for place, one in self.quarantined.items() if place in self._given_up}
             hosted.channel.hurry()
         self._watch.follow(
             frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values())),
@@ -410,6 +417,7 @@ class Worker:
     def _tell_hosts(self) -> None:
         retired = frozenset(self.catalog.retired) - self._told_retired
         self._told_retired = frozenset(self.catalog.retired)
+        ended, queries = self.catalog.retired_injectors(), frozenset(self.catalog.retired_queries)
         for hosted in self.hosted.values():
             inputs = hosted.built.inputs
             senders, slack = self._builder.senders(inputs), self._builder.slack(inputs)
@@ -418,7 +426,6 @@ class Worker:
             hosted.host.post(changed)
 
     # What hosts need (Peers).
-        ended, queries = self.catalog.retired_injectors(), frozenset(self.catalog.retired_queries)
 
     def send(self, host: CoreHost, send: Send) -> None:
         """Bring a batch to its owner: in this process, or over the network."""
@@ -470,6 +477,10 @@ class Worker:
             if same and hosted.sequencer == sequencer:
                 hosted.host.post(Deposed("the authority refused a report: a larger sequencer holds the keys"))
 
+    def _pending_of(self, computation: str) -> dict[Member, PendingWork]:
+        mine = [one.built.core for one in self.hosted.values() if one.owned.incarnation == computation]
+        return {core.keys: pending_work(core.state) for core in mine if isinstance(core, IntervalCore)}
+
     async def accept(self, request: AcceptSequencer) -> int:
         """Have the authority accept a sequencer (G4)."""
         return await self.authority.accept(request.computation, request.keys, request.sequencer)
@@ -485,24 +496,14 @@ class Worker:
         if hosted is None or hosted.host is not host:
             return
         self._given_up[host.journal, hosted.sequencer] = reason
+        if host.damage:
+            self._quarantine(hosted, host.damage)
         del self.hosted[host.journal]
         self._forget(hosted)
         self._background(host.close())
         if host.fault:
             self._mend(host.journal)
 
-    def _mend(self, journal: str) -> None:
-        loop = asyncio.get_running_loop()
-        delay = self._mending.fault(journal, loop.time())
-        if delay is None:
-        if host.damage:
-            self._quarantine(hosted, host.damage)
-            log.error("interval %s: too many errors in succession: it stays down until this worker restarts", journal)
-        else:
-            log.warning("interval %s: is to be taken up again in %.0f s", journal, delay)
-            loop.call_later(delay, self._registration.renew_from_scratch)
-
-    def _background(self, work: Coroutine[Any, Any, None]) -> None:
     def _quarantine(self, hosted: _Hosted, why: str) -> None:
         """Nothing of the interval is served, nor written over, until it is given out anew."""
         incarnation = hosted.owned.incarnation
@@ -516,6 +517,16 @@ class Worker:
             *place[:1] * 2,
         )
 
+    def _mend(self, journal: str) -> None:
+        loop = asyncio.get_running_loop()
+        delay = self._mending.fault(journal, loop.time())
+        if delay is None:
+            log.error("interval %s: too many errors in succession: it stays down until this worker restarts", journal)
+        else:
+            log.warning("interval %s: is to be taken up again in %.0f s", journal, delay)
+            loop.call_later(delay, self._registration.renew_from_scratch)
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

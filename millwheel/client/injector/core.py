@@ -26,8 +26,10 @@ from millwheel.client.injector.messages import Columns, Connect, Disconnect, Ins
 from millwheel.client.injector.publication import Publication, Published
 from millwheel.client.injector.routing import ConsumerRouting, Routing
 from millwheel.client.injector.sending import Sending
+from millwheel.core.sketch import TimestampSketch
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.rpc.watermarks import PendingWork
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["InjectorCore"]
@@ -61,6 +63,8 @@ class InjectorCore:
         """Records accepted, ever; record n was the n-th, counted from 0."""
         self.late = 0
         """Accepted records that were behind the published watermark."""
+        self.newest: int = MIN_TIMESTAMP
+        """The largest timestamp of a record that was accepted."""
         self._sending = Sending(self.limits, self.publication, chance)
         self._alarm_at: int | None = None
         self._positions: dict[IdScope, int] = {}
@@ -107,6 +111,14 @@ class InjectorCore:
         """What may be said of this process's watermark now; never less than before."""
         return self.publication.update(self._sending.oldest_timestamp())
 
+    def pending_work(self) -> PendingWork:
+        """The timestamps of what is not ACKed, for each consumer that has not, and the newest accepted (7.2)."""
+        sketch = TimestampSketch()
+        for lane in self._sending.lanes():
+            for batch in lane.all_batches():
+                sketch.add((batch.timestamps[index], 1) for index in batch.indexes())
+        return PendingWork(sketch, self.newest)
+
     def flushed(self, accepted: int) -> bool:
         """Whether the first ``accepted`` records are all ACKed, by every consumer."""
         return self._sending.oldest_number() >= accepted
@@ -146,12 +158,13 @@ class InjectorCore:
             return []
         if missing := self.routing.consumers.keys() - columns.keys.keys():
             raise UsageError(f"no keys given for the consumers {', '.join(sorted(missing))}")
-        oldest = _oldest(columns.timestamps)
+        oldest, newest = _extremes(columns.timestamps)
         if columns.scope.kind is IdKind.POSITION:
             self.check_positions(columns.scope, columns.ids)
             self._positions[columns.scope] = columns.ids[-1]  # type: ignore[assignment]
         if oldest < self.publication.value:
             self.late += sum(timestamp < self.publication.value for timestamp in columns.timestamps)
+        self.newest = max(self.newest, newest)
         first, self.accepted = self.accepted, self.accepted + count
         lanes: dict[Lane, None] = {}
         for name, consumer in self.routing.consumers.items():
@@ -312,13 +325,13 @@ class InjectorCore:
             self._alarm_at = at
 
 
-def _oldest(timestamps: Sequence[int]) -> int:
-    """The least of some timestamps; UsageError unless all of them are whole microseconds that a message can hold."""
+def _extremes(timestamps: Sequence[int]) -> tuple[int, int]:
+    """The least and the largest of some timestamps; UsageError unless all are whole microseconds, as messages hold."""
     try:
         whole = array("q", timestamps)
     except (TypeError, OverflowError) as error:
         raise UsageError(f"a record's timestamp is a whole number of microseconds: {error}") from error
-    oldest = min(whole)
-    if oldest <= MIN_TIMESTAMP or max(whole) >= MAX_TIMESTAMP:
+    oldest, newest = min(whole), max(whole)
+    if oldest <= MIN_TIMESTAMP or newest >= MAX_TIMESTAMP:
         raise UsageError("a record's timestamp is a time in microseconds, not an infinity")
-    return oldest
+    return oldest, newest

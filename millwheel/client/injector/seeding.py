@@ -12,7 +12,7 @@ from millwheel.client.shards import ShardedWatermarks, ShardPlaces
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.rpc.watermarks import WatermarkReport, injector_computation
+from millwheel.rpc.watermarks import PendingWork, WatermarkReport, injector_computation
 
 __all__ = ["WatermarkSeed"]
 
@@ -36,15 +36,19 @@ class WatermarkSeed:
         on_superseded: Callable[[str], None],
         on_lost: Callable[[str], None],
         on_watermarks: Callable[[Mapping[str, int]], None],
+        pending_work: Callable[[], PendingWork],
     ) -> None:
-        """``on_superseded``, ``on_lost``: called with what ended the process, or the hearing of watermarks."""
+        """``on_superseded``, ``on_lost``: called with what ended the process, or the hearing of watermarks.
+        ``pending_work``: what is not ACKed, told when the authority asks."""
         self.computation = injector_computation(stream)
         self._process = process
         self._sequencer = sequencer
         self._on_superseded = on_superseded
         self._on_lost = on_lost
         self._on_watermarks = on_watermarks
-        self._client = ShardedWatermarks(places, on_refused=self._refused, refresh=1.0)
+        self._client = ShardedWatermarks(
+            places, on_refused=self._refused, pending_of=lambda _: {process: pending_work()}, refresh=1.0
+        )
         self._values: dict[str, int] = {}
         self._heard = asyncio.Event()
         self._watched: frozenset[str] = frozenset()

@@ -100,6 +100,7 @@ class Session:
             on_superseded=self._superseded,
             on_lost=lambda why: self._fail(InjectorError(why)),
             on_watermarks=self._observed,
+            pending_work=self.core.pending_work,
         )
         try:
             reached = await self._seed.open(self._patience)

@@ -146,6 +146,7 @@ class IntervalWatermark(_message.Message):
     IDLE_FIELD_NUMBER: _builtins.int
     SILENCE_US_FIELD_NUMBER: _builtins.int
     CONNECTION_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
     process: _builtins.str
     sequencer: _builtins.int
@@ -165,6 +166,10 @@ class IntervalWatermark(_message.Message):
     def hold(self) -> Global___WatermarkHold:
         """What the value is held by, for explain."""
 
+    @_builtins.property
+    def pending(self) -> Global___PendingTimestamps:
+        """Told where it was asked for (ReportResponse.wanted)."""
+
     def __init__(
         self,
         *,
@@ -178,16 +183,54 @@ class IntervalWatermark(_message.Message):
         idle: _builtins.bool = ...,
         silence_us: _builtins.int | None = ...,
         connection: _builtins.int = ...,
+        pending: Global___PendingTimestamps | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "hold", b"hold", "keys", b"keys", "silence_us", b"silence_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "hold", b"hold", "keys", b"keys", "pending", b"pending", "silence_us", b"silence_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "computation", b"computation", "connection", b"connection", "hold", b"hold", "idle", b"idle", "input_watermark_us", b"input_watermark_us", "keys", b"keys", "process", b"process", "sequencer", b"sequencer", "silence_us", b"silence_us", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "computation", b"computation", "connection", b"connection", "hold", b"hold", "idle", b"idle", "input_watermark_us", b"input_watermark_us", "keys", b"keys", "pending", b"pending", "process", b"process", "sequencer", b"sequencer", "silence_us", b"silence_us", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__silence_us: _TypeAlias = _typing.Literal["silence_us"]  # noqa: Y015
     _WhichOneofArgType__silence_us: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__silence_us) -> _WhichOneofReturnType__silence_us | None: ...
 
 Global___IntervalWatermark: _TypeAlias = IntervalWatermark  # noqa: Y015
+
+@_typing.final
+class PendingTimestamps(_message.Message):
+    """The timestamps of what an interval or process has at work: received records that are not committed, productions that
+    are not ACKed, timers, holds. Counted in buckets of 2^shift microseconds: bucket n has the timestamps t with t >> shift = n.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHIFT_FIELD_NUMBER: _builtins.int
+    BUCKETS_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    NEWEST_US_FIELD_NUMBER: _builtins.int
+    shift: _builtins.int
+    newest_us: _builtins.int
+    """The largest timestamp of a record that was seen; minus infinity if none was."""
+    @_builtins.property
+    def buckets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of each bucket, in the same order."""
+
+    def __init__(
+        self,
+        *,
+        shift: _builtins.int = ...,
+        buckets: _abc.Iterable[_builtins.int] | None = ...,
+        counts: _abc.Iterable[_builtins.int] | None = ...,
+        newest_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "counts", b"counts", "newest_us", b"newest_us", "shift", b"shift"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PendingTimestamps: _TypeAlias = PendingTimestamps  # noqa: Y015
 
 @_typing.final
 class WatermarkHold(_message.Message):
@@ -218,6 +261,7 @@ class ReportResponse(_message.Message):
 
     REFUSED_FIELD_NUMBER: _builtins.int
     UNACCEPTED_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalWatermark]:
         """The reports whose sequencers were refused: the owner is not the owner any more."""
@@ -226,15 +270,20 @@ class ReportResponse(_message.Message):
     def unaccepted(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalWatermark]:
         """Reports whose sequencers were never accepted here, though nothing larger is known: accept, then report again."""
 
+    @_builtins.property
+    def wanted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Computations of which the pending timestamps are wanted now, once."""
+
     def __init__(
         self,
         *,
         refused: _abc.Iterable[Global___IntervalWatermark] | None = ...,
         unaccepted: _abc.Iterable[Global___IntervalWatermark] | None = ...,
+        wanted: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused", "unaccepted", b"unaccepted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refused", b"refused", "unaccepted", b"unaccepted", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -395,6 +444,56 @@ class ExplainWatermarkResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainWatermarkResponse: _TypeAlias = ExplainWatermarkResponse  # noqa: Y015
+
+@_typing.final
+class GetPercentileWatermarkRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPUTATION_FIELD_NUMBER: _builtins.int
+    PERCENTILE_BP_FIELD_NUMBER: _builtins.int
+    computation: _builtins.str
+    percentile_bp: _builtins.int
+    """In hundredths of a percent, 1 to 10000: 9900 leaves out the smallest hundredth of the timestamps."""
+    def __init__(
+        self,
+        *,
+        computation: _builtins.str = ...,
+        percentile_bp: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "percentile_bp", b"percentile_bp"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPercentileWatermarkRequest: _TypeAlias = GetPercentileWatermarkRequest  # noqa: Y015
+
+@_typing.final
+class GetPercentileWatermarkResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WATERMARK_US_FIELD_NUMBER: _builtins.int
+    MEMBER_COUNT_FIELD_NUMBER: _builtins.int
+    SILENT_COUNT_FIELD_NUMBER: _builtins.int
+    watermark_us: _builtins.int
+    """Of this computation alone: what is at work upstream is not in it. Never less than what was answered before."""
+    member_count: _builtins.int
+    """How many intervals or processes there are, and how many did not tell in time: these count by their low watermarks."""
+    silent_count: _builtins.int
+    def __init__(
+        self,
+        *,
+        watermark_us: _builtins.int = ...,
+        member_count: _builtins.int = ...,
+        silent_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member_count", b"member_count", "silent_count", b"silent_count", "watermark_us", b"watermark_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPercentileWatermarkResponse: _TypeAlias = GetPercentileWatermarkResponse  # noqa: Y015
 
 @_typing.final
 class ExpectInjectorsRequest(_message.Message):

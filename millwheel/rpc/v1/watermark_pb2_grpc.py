@@ -55,6 +55,11 @@ class WatermarkServiceStub:
                 request_serializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkResponse.FromString,
                 _registered_method=True)
+        self.GetPercentileWatermark = channel.unary_unary(
+                '/millwheel.v1.WatermarkService/GetPercentileWatermark',
+                request_serializer=millwheel_dot_v1_dot_watermark__pb2.GetPercentileWatermarkRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_watermark__pb2.GetPercentileWatermarkResponse.FromString,
+                _registered_method=True)
         self.ExpectInjectors = channel.unary_unary(
                 '/millwheel.v1.WatermarkService/ExpectInjectors',
                 request_serializer=millwheel_dot_v1_dot_watermark__pb2.ExpectInjectorsRequest.SerializeToString,
@@ -99,6 +104,13 @@ class WatermarkServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPercentileWatermark(self, request, context):
+        """A value that the smallest timestamps at work in a computation are left out of (7.2); journaled before it is answered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExpectInjectors(self, request, context):
         """The injector processes that a stream's watermark waits for (5.2); idempotent, journaled before it is answered.
         """
@@ -135,6 +147,11 @@ def add_WatermarkServiceServicer_to_server(servicer, server):
                     servicer.ExplainWatermark,
                     request_deserializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkResponse.SerializeToString,
+            ),
+            'GetPercentileWatermark': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPercentileWatermark,
+                    request_deserializer=millwheel_dot_v1_dot_watermark__pb2.GetPercentileWatermarkRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_watermark__pb2.GetPercentileWatermarkResponse.SerializeToString,
             ),
             'ExpectInjectors': grpc.unary_unary_rpc_method_handler(
                     servicer.ExpectInjectors,
@@ -256,6 +273,33 @@ class WatermarkService:
             '/millwheel.v1.WatermarkService/ExplainWatermark',
             millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkRequest.SerializeToString,
             millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPercentileWatermark(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.WatermarkService/GetPercentileWatermark',
+            millwheel_dot_v1_dot_watermark__pb2.GetPercentileWatermarkRequest.SerializeToString,
+            millwheel_dot_v1_dot_watermark__pb2.GetPercentileWatermarkResponse.FromString,
             options,
             channel_credentials,
             insecure,

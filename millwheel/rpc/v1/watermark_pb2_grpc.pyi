@@ -41,6 +41,8 @@ class WatermarkServiceStub:
     """The values of the named senders at once, then after every change."""
     ExplainWatermark: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.ExplainWatermarkRequest, _watermark_pb2.ExplainWatermarkResponse]
     """What holds a computation's watermark back."""
+    GetPercentileWatermark: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.GetPercentileWatermarkRequest, _watermark_pb2.GetPercentileWatermarkResponse]
+    """A value that the smallest timestamps at work in a computation are left out of (7.2); journaled before it is answered."""
     ExpectInjectors: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.ExpectInjectorsRequest, _watermark_pb2.ExpectInjectorsResponse]
     """The injector processes that a stream's watermark waits for (5.2); idempotent, journaled before it is answered."""
     RemoveComputation: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.RemoveComputationRequest, _watermark_pb2.RemoveComputationResponse]
@@ -59,6 +61,8 @@ class WatermarkServiceAsyncStub(WatermarkServiceStub):
     """The values of the named senders at once, then after every change."""
     ExplainWatermark: _aio.UnaryUnaryMultiCallable[_watermark_pb2.ExplainWatermarkRequest, _watermark_pb2.ExplainWatermarkResponse]  # type: ignore[assignment]
     """What holds a computation's watermark back."""
+    GetPercentileWatermark: _aio.UnaryUnaryMultiCallable[_watermark_pb2.GetPercentileWatermarkRequest, _watermark_pb2.GetPercentileWatermarkResponse]  # type: ignore[assignment]
+    """A value that the smallest timestamps at work in a computation are left out of (7.2); journaled before it is answered."""
     ExpectInjectors: _aio.UnaryUnaryMultiCallable[_watermark_pb2.ExpectInjectorsRequest, _watermark_pb2.ExpectInjectorsResponse]  # type: ignore[assignment]
     """The injector processes that a stream's watermark waits for (5.2); idempotent, journaled before it is answered."""
     RemoveComputation: _aio.UnaryUnaryMultiCallable[_watermark_pb2.RemoveComputationRequest, _watermark_pb2.RemoveComputationResponse]  # type: ignore[assignment]
@@ -98,6 +102,14 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_watermark_pb2.ExplainWatermarkResponse, _abc.Awaitable[_watermark_pb2.ExplainWatermarkResponse]]:
         """What holds a computation's watermark back."""
+
+    @_abc_1.abstractmethod
+    def GetPercentileWatermark(
+        self,
+        request: _watermark_pb2.GetPercentileWatermarkRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_watermark_pb2.GetPercentileWatermarkResponse, _abc.Awaitable[_watermark_pb2.GetPercentileWatermarkResponse]]:
+        """A value that the smallest timestamps at work in a computation are left out of (7.2); journaled before it is answered."""
 
     @_abc_1.abstractmethod
     def ExpectInjectors(

@@ -1,0 +1,193 @@
+"""Percentile watermarks: from what members tell of their work, journaled, never going back (G7; section 7.2)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millwheel.authority.core import CoreSettings
+from millwheel.authority.shell import ShellSettings
+from millwheel.client.watermarks import WatermarkClient
+from millwheel.core.keys import ALL_KEYS
+from millwheel.core.sketch import TimestampSketch
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.watermarks import Member, PendingWork, WatermarkReport
+from tests.authority.conftest import Serve
+from tests.authority.shard import COMPUTATION, INJECTOR, Shard, cut
+
+LEFT, RIGHT = cut(b"m")
+P50, P99, WHOLE = 5_000, 9_900, 10_000
+
+
+def work(*timestamps: int, newest: int | None = None) -> PendingWork:
+    sketch = TimestampSketch()
+    sketch.add((timestamp, 1) for timestamp in timestamps)
+    return PendingWork(sketch, max(timestamps, default=MIN_TIMESTAMP) if newest is None else newest)
+
+
+class Asked(Shard):
+    """A shard that is asked for percentiles; nothing that it answers goes back, through restarts too."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.told: dict[tuple[str, int], int] = {}
+        super().__init__(*arguments)  # type: ignore[arg-type]
+
+    def ask(self, points: int, computation: str = COMPUTATION, *, answer: bool = True) -> int:
+        token = next(self._tokens)
+        self.core.decide_percentile(token, computation, points, self.time)
+        if not answer:
+            self.append()
+            return MIN_TIMESTAMP
+        self.flush()
+        value = self.answers[token]
+        assert value >= self.told.get((computation, points), MIN_TIMESTAMP), "it went back"
+        self.told[computation, points] = value
+        return value
+
+    def tell(
+        self, member: Member, sequencer: int, low: int, pending: PendingWork | None, name: str = COMPUTATION
+    ) -> None:
+        self.report(member, sequencer, low, name, pending=pending)
+
+
+def test_the_smallest_timestamps_at_work_are_left_out_7_2() -> None:
+    shard = Asked()
+    shard.own_all([LEFT, RIGHT])
+    shard.tell(LEFT, 1, 5, work(5, *range(100, 200)))
+    shard.tell(RIGHT, 2, 7, work(7, *range(100, 199)))
+    assert shard.ask(P99) == 100, "two of 201 are left out, one in a hundred"
+    assert shard.ask(9_950) == 7, "one may be left out: the other holds"
+    assert shard.ask(P50) >= 140
+    assert shard.ask(WHOLE) == 5, "the low watermark itself"
+
+
+def test_g7_nothing_at_work_is_no_infinity_7_2() -> None:
+    """Where nothing is at work time is as far as the newest record: what comes next is at work again."""
+    shard = Asked()
+    shard.own_all([LEFT, RIGHT])
+    shard.tell(LEFT, 1, 50, work(newest=80))
+    shard.tell(RIGHT, 2, 60, work(newest=70))
+    assert shard.ask(P99) == 80
+    shard.tell(LEFT, 1, 60, work(*range(90, 200)))
+    assert shard.ask(P99) == 91
+    shard.tell(LEFT, 1, MAX_TIMESTAMP, work())
+    shard.tell(RIGHT, 2, MAX_TIMESTAMP, work())
+    assert shard.ask(P99) == MAX_TIMESTAMP, "it has ended, as its low watermark says"
+
+
+def test_timers_ahead_of_all_records_are_not_where_time_is_7_2() -> None:
+    shard = Asked()
+    shard.own_all()
+    shard.tell(ALL_KEYS, 1, 10, work(*range(10_000, 10_100), newest=40))
+    assert shard.ask(P99) == 40
+
+
+def test_who_does_not_tell_holds_the_value_at_its_low_watermark_7_2() -> None:
+    shard = Asked()
+    shard.own_all([LEFT, RIGHT])
+    shard.tell(LEFT, 1, 5, work(*range(100, 300)))
+    shard.tell(RIGHT, 2, 9, None)
+    assert shard.ask(P99) == 9
+    shard.time = 1_000
+    assert shard.ask(P50) == 9, "what was told before it was asked says nothing of now"
+    shard.tell(LEFT, 1, 5, work(*range(100, 300)))
+    shard.tell(RIGHT, 2, 9, work())
+    assert shard.ask(P99) == 102
+
+
+def test_an_injectors_processes_have_records_of_their_own_each_5_2() -> None:
+    shard = Asked()
+    for sequencer, process in enumerate("abc", 1):
+        shard.accept(process, sequencer, INJECTOR)
+    shard.tell("a", 1, 10, work(newest=100), INJECTOR)
+    shard.tell("b", 2, 5, work(newest=60), INJECTOR)
+    shard.report("c", 3, 5, INJECTOR, idle=True)
+    assert shard.ask(P99, INJECTOR) == 60, "b will send from there on; c is idle"
+    shard.core.expect_injectors(99, "queries", ["a", "b", "d"])
+    assert shard.ask(P99, INJECTOR) == 60
+
+
+def test_g7_what_was_answered_is_in_the_journal_and_in_its_base_7_2() -> None:
+    shard = Asked(CoreSettings(snapshot_bytes=600))
+    shard.own_all([LEFT, RIGHT])
+    shard.tell(LEFT, 1, 5, work(newest=80))
+    shard.tell(RIGHT, 2, 5, work(newest=90))
+    assert shard.ask(P99) == 90
+    shard.restart()
+    assert shard.ask(P99) == 90
+    for low in range(100, 200):
+        shard.report(LEFT, 1, low)
+    assert shard.snapshots
+    shard.restart()
+    assert shard.ask(P99) == 90
+    assert shard.ask(P50) == 90, "a smaller percentile is no smaller than a larger one"
+    assert shard.ask(9_999) == shard.known()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_g7_percentiles_are_above_the_low_watermark_and_never_go_back_7_2(seed: int) -> None:
+    chance = random.Random(seed)
+    shard = Asked(CoreSettings(entry_bytes=200, part_bytes=150, snapshot_bytes=900))
+    owned, low, newest = shard.own_all([LEFT, RIGHT]), {LEFT: 0, RIGHT: 0}, 0
+    for _ in range(30):
+        shard.time += 1
+        for keys, sequencer in owned:
+            newest = max(newest, low[keys] + chance.randrange(50))
+            pending = [chance.randint(low[keys], newest) for _ in range(chance.randrange(300))]
+            low[keys] = max(low[keys], min([*pending, low[keys] + chance.randrange(10)]))
+            if chance.random() < 0.9:
+                shard.tell(keys, sequencer, low[keys], work(*pending, newest=newest))
+        if chance.random() < 0.2:
+            if chance.random() < 0.5:
+                shard.ask(P99, answer=False)
+            shard.restart()
+            continue
+        points = chance.choice([P50, 9_000, P99, WHOLE])
+        assert shard.known() <= shard.ask(points) <= max(newest, shard.known())
+
+
+async def test_owners_are_asked_when_somebody_asks_7_2(serve: Serve) -> None:
+    served = await serve(None)
+    asked: list[str] = []
+
+    def pending_of(computation: str) -> dict[Member, PendingWork]:
+        asked.append(computation)
+        return {LEFT: work(3, *range(100, 300), newest=500), RIGHT: work(newest=400)}
+
+    async with (
+        WatermarkClient(served.where, on_refused=print, pending_of=pending_of) as owner,
+        WatermarkClient(served.where, on_refused=print) as reader,
+    ):
+        for sequencer, keys in enumerate((LEFT, RIGHT), 1):
+            await owner.accept(COMPUTATION, keys, sequencer)
+            owner.report(WatermarkReport(COMPUTATION, keys, sequencer, 3))
+        await owner.accept(COMPUTATION, LEFT, 1)
+        told = await reader.percentile(COMPUTATION, P99)
+        assert (told.watermark_us, told.member_count, told.silent_count) == (100, 2, 0)
+        assert set(asked) == {COMPUTATION}
+        before = len(asked)
+        await reader.explain(COMPUTATION)
+        assert len(asked) == before, "nobody is asked for what nobody wants"
+        for points in (0, 10_001):
+            with pytest.raises(RequestError, match="hundredths of a percent"):
+                await reader.percentile(COMPUTATION, points)
+
+
+async def test_nobody_waits_for_long_for_who_says_nothing_7_2(serve: Serve) -> None:
+    served = await serve(None)
+    await served.kill()
+    await served.start(ShellSettings(ask=0.05))
+    async with WatermarkClient(served.where, on_refused=print) as silent:
+        await silent.accept(COMPUTATION, ALL_KEYS, 1)
+        silent.report(WatermarkReport(COMPUTATION, ALL_KEYS, 1, 7))
+        await silent.accept(COMPUTATION, ALL_KEYS, 1)
+        told = await silent.percentile(COMPUTATION, P99)
+        assert (told.member_count, told.silent_count) == (1, 1)
+        assert told.watermark_us in (MIN_TIMESTAMP, 7)
+        with pytest.raises(RequestError, match="nothing was ever accepted"):
+            await silent.percentile("unknown.1", P99)
