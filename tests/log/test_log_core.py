@@ -19,7 +19,6 @@ from millwheel.worker.log import (
     Fetch,
     ListCursors,
     LogSettings,
-    Phase,
     Start,
 )
 from millwheel.worker.log.entry import LogEntry, decode

@@ -74,7 +74,7 @@ class LogCommits:
         return due is not None and due <= state.wall
 
     def _due(self) -> int | None:
-        """When a commit is wanted although no record comes: for ACKs, for the watermark, or as records became too old."""
+        """When a commit is wanted although no record comes: for ACKs, the watermark, or records too old."""
         state = self.state
         since = state.cursors.ack_since
         waits = state.watermark > state.assured and self._listened()
