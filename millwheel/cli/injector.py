@@ -1,4 +1,4 @@
-"""``millwheel injector``: list, finish; and ``millwheel inject file``."""
+"""``millwheel injector``: list, finish, retire, queries, retire-query; and ``millwheel inject file``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from millwheel.injectors.files import FileInjector, FileSettings
 from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
 from millwheel.rpc.channel import DEFAULT_DEADLINE
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import injection_pb2 as injection
 from millwheel.sdk.errors import did_you_mean
 
@@ -35,17 +36,19 @@ def _sources() -> None:
 @app.command("list")
 def list_injectors(
     stream: Annotated[str, typer.Argument(help="Only the processes of this stream.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Those that were retired, too.")] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
     """List injector processes with their low watermarks."""
 
-    async def work() -> list[injection.InjectorStatus]:
+    async def work() -> tuple[list[injection.InjectorStatus], list[catalog.TopologyRecord]]:
         async with ControlClient(address, deadline=timeout) as client:
-            return await client.list_injectors(stream)
+            return await client.list_injectors(stream), await client.list_topologies()
 
-    found = asyncio.run(work())
+    known, topologies = asyncio.run(work())
+    found = [status for status in known if everything or not status.retired]
     if output is not OutputFormat.TABLE:
         print_plain([_plain(status) for status in found], output)
         return
@@ -54,9 +57,24 @@ def list_injectors(
         for one in found
     ]
     print_table(("stream", "process", "sequencer", "state", "watermark"), rows, empty="no injectors")
+    for name, paused in sorted(_waiting(found, topologies).items()):
+        print(f"{name}: not ACKed while {', '.join(paused)} is paused; `millwheel topology resume` lets it go on")
+
+
+def _waiting(found: list[injection.InjectorStatus], topologies: list[catalog.TopologyRecord]) -> dict[str, list[str]]:
+    """By stream, the paused topologies that its records wait for; of the streams that have a process that goes on."""
+    active = {status.stream for status in found if not status.finished}
+    waiting: dict[str, list[str]] = {}
+    for record in topologies:
+        if record.state == catalog.TOPOLOGY_STATE_PAUSED:
+            for name in {edge.stream for one in record.spec.computations for edge in one.inputs} & active:
+                waiting.setdefault(name, []).append(record.spec.name)
+    return waiting
 
 
 def _state(status: injection.InjectorStatus) -> str:
+    if status.retired:
+        return "retired"
     if status.finished:
         return "finished"
     return "idle" if status.idle else "active"
@@ -104,6 +122,68 @@ async def _check_known(stream: str, process: str, address: str) -> None:
             f"stream {stream!r} has no injector process {process!r}{did_you_mean(process, sorted(known))}",
             "`millwheel injector list` shows those that there are",
         )
+
+
+@app.command()
+def retire(
+    stream: Annotated[str, typer.Argument(help="The stream that it fed.")],
+    process: Annotated[str, typer.Argument(help="The process's name.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Have all that is known of a finished injector process's records forgotten; its name is not free again."""
+    if not yes:
+        typer.confirm(f"Forget the records of injector process {process} of stream {stream}?", abort=True, err=True)
+
+    async def work() -> None:
+        async with ControlClient(address, deadline=timeout) as client:
+            await client.retire_injector(stream, process)
+
+    asyncio.run(work())
+    print(f"injector process {process} of stream {stream} is retired")
+
+
+@app.command()
+def queries(
+    output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE
+) -> None:
+    """List the queries of batch sources (Spark) with the last batch of each that is in."""
+
+    async def work() -> list[injection.BatchCursor]:
+        async with ControlClient(address, deadline=timeout) as client:
+            return await client.batch_cursors()
+
+    found = asyncio.run(work())
+    if output is not OutputFormat.TABLE:
+        print_plain([_plain_cursor(one) for one in found], output)
+        return
+    shown = [(one.query, one.committed_batch, "retired" if one.retired else "") for one in found]
+    print_table(("query", "batch", "state"), shown, empty="no queries")
+
+
+def _plain_cursor(cursor: injection.BatchCursor) -> dict[str, Plain]:
+    return {"query": cursor.query, "batch": cursor.committed_batch, "retired": cursor.retired}
+
+
+@app.command("retire-query")
+def retire_query(
+    query: Annotated[str, typer.Argument(help="The query, as `millwheel injector queries` names it.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE,
+) -> None:
+    """Have a batch source's cursor and ids forgotten. Only if nobody goes on from its checkpoint, ever."""
+    if not yes:
+        question = f"Forget query {query}? Whatever of it came again would be taken for new records."
+        typer.confirm(question, abort=True, err=True)
+
+    async def work() -> None:
+        async with ControlClient(address, deadline=timeout) as client:
+            await client.retire_query(query)
+
+    asyncio.run(work())
+    print(f"query {query} is retired")
 
 
 @inject_app.command("file")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import Final, TypeVar
 from uuid import uuid4
@@ -295,6 +296,30 @@ class ControlClient:
         """Say that every batch up to ``batch`` is in; a smaller one than before changes nothing."""
         request = injection.CommitBatchRequest(query=query, batch=batch)
         await self._call(lambda: self._injection().CommitBatch(request, timeout=self._deadline))
+
+    async def batch_cursors(self) -> list[injection.BatchCursor]:
+        """The cursors of all batch sources, by query."""
+        found: list[injection.BatchCursor] = []
+        request = injection.ListBatchCursorsRequest()
+        while True:
+            answer = await self._call(partial(self._list_cursors, request))
+            found += answer.cursors
+            if not answer.next_page_token:
+                return found
+            request = injection.ListBatchCursorsRequest(page_token=answer.next_page_token)
+
+    async def _list_cursors(self, request: injection.ListBatchCursorsRequest) -> injection.ListBatchCursorsResponse:
+        return await self._injection().ListBatchCursors(request, timeout=self._deadline)
+
+    async def retire_injector(self, stream: str, process: str) -> None:
+        """Have all that is known of a finished process's records forgotten, for good. RequestError if it has not."""
+        request = injection.RetireInjectorRequest(stream=stream, process=process)
+        await self._call(lambda: self._injection().RetireInjector(request, timeout=self._deadline))
+
+    async def retire_query(self, query: str) -> None:
+        """Have a batch source forgotten, for good: a batch of it that came again would be taken for a new one."""
+        request = injection.RetireQueryRequest(query=query)
+        await self._call(lambda: self._injection().RetireQuery(request, timeout=self._deadline))
 
     # Calls.
 

@@ -465,11 +465,14 @@ class InjectorRecord(_message.Message):
     PROCESS_FIELD_NUMBER: _builtins.int
     SEQUENCER_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    RETIRED_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     process: _builtins.str
     sequencer: _builtins.int
     finished: _builtins.bool
     """Final: this process will send nothing more."""
+    retired: _builtins.bool
+    """By an operator's word: receivers forget what they know of its records, and refuse whatever comes of it."""
     def __init__(
         self,
         *,
@@ -477,10 +480,11 @@ class InjectorRecord(_message.Message):
         process: _builtins.str = ...,
         sequencer: _builtins.int = ...,
         finished: _builtins.bool = ...,
+        retired: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "process", b"process", "sequencer", b"sequencer", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "process", b"process", "retired", b"retired", "sequencer", b"sequencer", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -496,17 +500,21 @@ class BatchCursorRecord(_message.Message):
 
     QUERY_FIELD_NUMBER: _builtins.int
     COMMITTED_BATCH_FIELD_NUMBER: _builtins.int
+    RETIRED_AT_US_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     committed_batch: _builtins.int
+    retired_at_us: _builtins.int
+    """By an operator's word the query is over: receivers forget it, and the record goes in a day. 0: it is not."""
     def __init__(
         self,
         *,
         query: _builtins.str = ...,
         committed_batch: _builtins.int = ...,
+        retired_at_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_batch", b"committed_batch", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_batch", b"committed_batch", "query", b"query", "retired_at_us", b"retired_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

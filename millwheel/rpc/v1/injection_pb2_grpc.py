@@ -55,6 +55,21 @@ class InjectionServiceStub:
                 request_serializer=millwheel_dot_v1_dot_injection__pb2.CommitBatchRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_injection__pb2.CommitBatchResponse.FromString,
                 _registered_method=True)
+        self.ListBatchCursors = channel.unary_unary(
+                '/millwheel.v1.InjectionService/ListBatchCursors',
+                request_serializer=millwheel_dot_v1_dot_injection__pb2.ListBatchCursorsRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_injection__pb2.ListBatchCursorsResponse.FromString,
+                _registered_method=True)
+        self.RetireInjector = channel.unary_unary(
+                '/millwheel.v1.InjectionService/RetireInjector',
+                request_serializer=millwheel_dot_v1_dot_injection__pb2.RetireInjectorRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_injection__pb2.RetireInjectorResponse.FromString,
+                _registered_method=True)
+        self.RetireQuery = channel.unary_unary(
+                '/millwheel.v1.InjectionService/RetireQuery',
+                request_serializer=millwheel_dot_v1_dot_injection__pb2.RetireQueryRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_injection__pb2.RetireQueryResponse.FromString,
+                _registered_method=True)
 
 
 class InjectionServiceServicer:
@@ -87,6 +102,26 @@ class InjectionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListBatchCursors(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetireInjector(self, request, context):
+        """A process that has finished, and whose records are to be forgotten, for good; idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetireQuery(self, request, context):
+        """A query that nobody will ever go on with, whose batches are to be forgotten, for good; idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InjectionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -109,6 +144,21 @@ def add_InjectionServiceServicer_to_server(servicer, server):
                     servicer.CommitBatch,
                     request_deserializer=millwheel_dot_v1_dot_injection__pb2.CommitBatchRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_injection__pb2.CommitBatchResponse.SerializeToString,
+            ),
+            'ListBatchCursors': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBatchCursors,
+                    request_deserializer=millwheel_dot_v1_dot_injection__pb2.ListBatchCursorsRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_injection__pb2.ListBatchCursorsResponse.SerializeToString,
+            ),
+            'RetireInjector': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetireInjector,
+                    request_deserializer=millwheel_dot_v1_dot_injection__pb2.RetireInjectorRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_injection__pb2.RetireInjectorResponse.SerializeToString,
+            ),
+            'RetireQuery': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetireQuery,
+                    request_deserializer=millwheel_dot_v1_dot_injection__pb2.RetireQueryRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_injection__pb2.RetireQueryResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -220,6 +270,87 @@ class InjectionService:
             '/millwheel.v1.InjectionService/CommitBatch',
             millwheel_dot_v1_dot_injection__pb2.CommitBatchRequest.SerializeToString,
             millwheel_dot_v1_dot_injection__pb2.CommitBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBatchCursors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.InjectionService/ListBatchCursors',
+            millwheel_dot_v1_dot_injection__pb2.ListBatchCursorsRequest.SerializeToString,
+            millwheel_dot_v1_dot_injection__pb2.ListBatchCursorsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetireInjector(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.InjectionService/RetireInjector',
+            millwheel_dot_v1_dot_injection__pb2.RetireInjectorRequest.SerializeToString,
+            millwheel_dot_v1_dot_injection__pb2.RetireInjectorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetireQuery(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.InjectionService/RetireQuery',
+            millwheel_dot_v1_dot_injection__pb2.RetireQueryRequest.SerializeToString,
+            millwheel_dot_v1_dot_injection__pb2.RetireQueryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,11 @@ class InjectionServiceStub:
     GetBatchCursor: _grpc.UnaryUnaryMultiCallable[_injection_pb2.GetBatchCursorRequest, _injection_pb2.GetBatchCursorResponse]
     """The last batch of a query that is wholly in, and moving it on."""
     CommitBatch: _grpc.UnaryUnaryMultiCallable[_injection_pb2.CommitBatchRequest, _injection_pb2.CommitBatchResponse]
+    ListBatchCursors: _grpc.UnaryUnaryMultiCallable[_injection_pb2.ListBatchCursorsRequest, _injection_pb2.ListBatchCursorsResponse]
+    RetireInjector: _grpc.UnaryUnaryMultiCallable[_injection_pb2.RetireInjectorRequest, _injection_pb2.RetireInjectorResponse]
+    """A process that has finished, and whose records are to be forgotten, for good; idempotent."""
+    RetireQuery: _grpc.UnaryUnaryMultiCallable[_injection_pb2.RetireQueryRequest, _injection_pb2.RetireQueryResponse]
+    """A query that nobody will ever go on with, whose batches are to be forgotten, for good; idempotent."""
 
 @_typing.type_check_only
 class InjectionServiceAsyncStub(InjectionServiceStub):
@@ -51,6 +56,11 @@ class InjectionServiceAsyncStub(InjectionServiceStub):
     GetBatchCursor: _aio.UnaryUnaryMultiCallable[_injection_pb2.GetBatchCursorRequest, _injection_pb2.GetBatchCursorResponse]  # type: ignore[assignment]
     """The last batch of a query that is wholly in, and moving it on."""
     CommitBatch: _aio.UnaryUnaryMultiCallable[_injection_pb2.CommitBatchRequest, _injection_pb2.CommitBatchResponse]  # type: ignore[assignment]
+    ListBatchCursors: _aio.UnaryUnaryMultiCallable[_injection_pb2.ListBatchCursorsRequest, _injection_pb2.ListBatchCursorsResponse]  # type: ignore[assignment]
+    RetireInjector: _aio.UnaryUnaryMultiCallable[_injection_pb2.RetireInjectorRequest, _injection_pb2.RetireInjectorResponse]  # type: ignore[assignment]
+    """A process that has finished, and whose records are to be forgotten, for good; idempotent."""
+    RetireQuery: _aio.UnaryUnaryMultiCallable[_injection_pb2.RetireQueryRequest, _injection_pb2.RetireQueryResponse]  # type: ignore[assignment]
+    """A query that nobody will ever go on with, whose batches are to be forgotten, for good; idempotent."""
 
 class InjectionServiceServicer(metaclass=_abc_1.ABCMeta):
     """The master, for injectors (5.2). Records themselves go to the workers by DeliveryService."""
@@ -84,5 +94,28 @@ class InjectionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _injection_pb2.CommitBatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_injection_pb2.CommitBatchResponse, _abc.Awaitable[_injection_pb2.CommitBatchResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListBatchCursors(
+        self,
+        request: _injection_pb2.ListBatchCursorsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_injection_pb2.ListBatchCursorsResponse, _abc.Awaitable[_injection_pb2.ListBatchCursorsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RetireInjector(
+        self,
+        request: _injection_pb2.RetireInjectorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_injection_pb2.RetireInjectorResponse, _abc.Awaitable[_injection_pb2.RetireInjectorResponse]]:
+        """A process that has finished, and whose records are to be forgotten, for good; idempotent."""
+
+    @_abc_1.abstractmethod
+    def RetireQuery(
+        self,
+        request: _injection_pb2.RetireQueryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_injection_pb2.RetireQueryResponse, _abc.Awaitable[_injection_pb2.RetireQueryResponse]]:
+        """A query that nobody will ever go on with, whose batches are to be forgotten, for good; idempotent."""
 
 def add_InjectionServiceServicer_to_server(servicer: InjectionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
