@@ -69,8 +69,10 @@ def failure_of(error: BaseException, contact_points: tuple[str, ...], username: 
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it says of each node."""
+    """The error, what it says of each node, and of the login there."""
     yield error
+    if isinstance(error.__cause__, AuthenticationFailed):
+        yield error.__cause__
     if isinstance(error, NoHostAvailable) and isinstance(error.errors, dict):
         for cause in error.errors.values():
             if isinstance(cause, BaseException):

@@ -8,10 +8,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from cassandra import ConsistencyLevel, ProtocolVersion, UnresolvableContactPoints
+from cassandra import AuthenticationFailed, ConsistencyLevel, ProtocolVersion, UnresolvableContactPoints
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.cluster import Session as DriverSession
+from cassandra.connection import ConnectionException
 from cassandra.policies import (
     ConstantReconnectionPolicy,
     DCAwareRoundRobinPolicy,
@@ -35,6 +36,22 @@ _OPENING_SECONDS: Final = 30.0
 """For what is asked while a store is opened: a table is made only when all nodes agree on it."""
 _FIRST_PAUSE: Final = 0.02
 _LAST_PAUSE: Final = 0.5
+
+
+class _Connection(Cluster.connection_class):  # type: ignore[misc]
+    """A connection whose refused login is a failure like any other.
+
+    The driver never again tries a node that has refused one. Yet a password may be changed back, and a node refuses
+    everybody while the replica with the passwords is away.
+    """
+
+    @classmethod
+    def factory(cls, *args: Any, **kwargs: Any) -> Any:
+        """A connection that is ready; ConnectionException says why there is none."""
+        try:
+            return super().factory(*args, **kwargs)
+        except AuthenticationFailed as error:
+            raise ConnectionException(str(error)) from error
 
 
 def connect(settings: CassandraSettings) -> tuple[Cluster, DriverSession]:
@@ -66,6 +83,7 @@ def _cluster(settings: CassandraSettings) -> Cluster:
     credentials = PlainTextAuthProvider(settings.username, settings.password) if settings.username else None
     return Cluster(
         contact_points=settings.endpoints(),
+        connection_class=_Connection,
         auth_provider=credentials,
         ssl_context=settings.tls(),
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},

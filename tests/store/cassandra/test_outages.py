@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from cassandra.connection import ConnectionException
 
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import (
@@ -118,6 +120,30 @@ async def test_every_call_says_that_cassandra_is_away_and_works_again_when_it_is
     await store.write_states(name, name, 1, [StateRow(b"k", 1, b"v")])
     assert await store.read_states(name, [b"k"]) == [StateRow(b"k", 1, b"v")]
     await store.close()
+
+
+async def test_a_refused_login_is_tried_again_until_it_is_let_in(
+    settings: CassandraSettings, driver: Any, store: CassandraStore, name: str
+) -> None:
+    """The driver gave a node up for good that had refused one, as all do while the passwords' replica is away."""
+    driver.execute(f"CREATE ROLE {name} WITH PASSWORD = 'p' AND LOGIN = true")
+    driver.execute(f"GRANT SELECT ON KEYSPACE {settings.keyspace} TO {name}")
+    refused = await CassandraStore.open(replace(settings, username=name, password="p", timeout_seconds=0.5))
+    driver.execute(f"ALTER ROLE {name} WITH PASSWORD = 'other'")
+    await asyncio.sleep(2.1)  # for as long passwords are remembered
+    for pool in refused._session._driver.get_pools():
+        pool._connection.defunct(ConnectionException("the network"))
+    with pytest.raises(StoreUnavailableError, match=r"tried again"):
+        await refused.list_parts(name)
+    await asyncio.sleep(0.5)
+    driver.execute(f"ALTER ROLE {name} WITH PASSWORD = 'p'")
+    deadline = time.monotonic() + 20
+    while True:
+        with contextlib.suppress(StoreUnavailableError):
+            assert await refused.list_parts(name) == []
+            break
+        assert time.monotonic() < deadline
+    await refused.close()
 
 
 async def test_what_waited_past_its_deadline_is_not_sent_any_more(
