@@ -33,6 +33,7 @@ from millwheel.worker.messages import (
     StatesRead,
     Tick,
 )
+from millwheel.worker.shell import host as host_module
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.runloop import RunQueue, wall_now
 from tests.worker.doubles import Answers, FlakyStore, ScriptedCore, World, delivery, until
@@ -365,6 +366,23 @@ async def test_an_alarm_rings_once_at_its_time() -> None:
     await rig.host.close()
     await asyncio.sleep(0.06)
     assert len(rig.core.of(Tick)) == 1, "a closed host's alarm is off"
+
+
+async def test_g8_an_alarm_rings_soon_after_the_wall_clock_has_jumped_past_its_time_4_6(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A machine that was suspended, or whose clock is put right: the loop's clock has not moved."""
+    ahead = 0
+    monkeypatch.setattr(host_module, "wall_now", lambda: wall_now() + ahead)
+    monkeypatch.setattr(host_module, "_LONGEST_SLEEP", 0.02)
+    rig = Rig()
+    rig.core.alarm = wall_now() + 3_600_000_000
+    rig.host.start()
+    await asyncio.sleep(0.1)
+    assert rig.core.of(Tick) == [], "nothing is due, and nobody is woken for it"
+    ahead = 3_600_000_000
+    await until(lambda: rig.core.of(Tick), 2)
+    await rig.host.close()
 
 
 async def test_asynchronous_hooks_report_how_they_ended() -> None:

@@ -76,6 +76,10 @@ _RETRY_FIRST: Final = 0.02
 _RETRY_LAST: Final = 2.0
 """Seconds between repetitions of a call whose outcome is unknown, doubled each time, with jitter."""
 
+_LONGEST_SLEEP: Final = 30.0
+"""Seconds after which the wall clock is looked at again, however far off an alarm is: it may have been set forward, and
+what wakes us does not count the time that the machine was suspended."""
+
 _CLOSE_SECONDS: Final = 5.0
 """How long a closing host waits for hooks to heed their cancellation: the worker's next steps wait for it."""
 
@@ -283,12 +287,14 @@ class CoreHost:
         self._alarm_at = at
         if at is not None and not self._closed:
             delay = max(0.0, (at - wall_now()) / 1e6)
-            self._alarm = self._loop.call_later(delay, self._ring)
+            self._alarm = self._loop.call_later(min(delay, _LONGEST_SLEEP), self._ring)
 
     def _ring(self) -> None:
-        self._alarm = None
-        self._alarm_at = None
-        self.post(Tick())
+        at, self._alarm, self._alarm_at = self._alarm_at, None, None
+        if at is not None and wall_now() < at:
+            self._set_alarm()
+        else:
+            self.post(Tick())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
