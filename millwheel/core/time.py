@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NewType
 
 __all__ = [
+    "LAST_TIMESTAMP",
     "MAX_TIMESTAMP",
     "MIN_TIMESTAMP",
     "Duration",
@@ -33,6 +34,9 @@ Duration = NewType("Duration", int)
 
 MIN_TIMESTAMP: Final = Timestamp(-(1 << 63))
 MAX_TIMESTAMP: Final = Timestamp((1 << 63) - 1)
+LAST_TIMESTAMP: Final = Timestamp(MAX_TIMESTAMP - 1)
+"""The last moment that a record can stand at, and that anything pending holds a watermark at: what stood at plus
+infinity itself could not keep the end from being told before it came."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from millwheel.core.limits import MAX_PRODUCED_BYTES, MAX_TAG_BYTES, MAX_VALUE_BYTES
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.sdk.errors import (
     ProductionTimestampError,
     TooLargeError,
@@ -183,7 +183,8 @@ class Context(msgspec.Struct, Generic[State], eq=False):
     def produce(self, stream: str, value: Any, *, timestamp: Timestamp | None = None) -> None:
         """Produce a record to ``stream`` (section 4.3).
 
-        Its timestamp is by default that of the record or timer at hand. One behind its cause and its hold
+        Its timestamp is by default that of the record or timer at hand, and never MAX_TIMESTAMP: what is produced at
+        the end of a stream stands a microsecond before it. One behind its cause and its hold
         (behind the record's timestamp or the timer's hold, and the hold of the key's state) would be behind a
         watermark that consumers may have seen, and is a ProductionTimestampError; UndeclaredStreamError for a
         stream that the topology does not list among this computation's outputs; TooLargeError beyond 1 MiB
@@ -192,7 +193,7 @@ class Context(msgspec.Struct, Generic[State], eq=False):
         binding = self._scope.outputs.get(stream)
         if binding is None:
             raise UndeclaredStreamError(self._scope.computation, stream, tuple(self._scope.outputs))
-        at = self._stamp if timestamp is None else _checked(timestamp, "produce")
+        at = self._stamp if timestamp is None else min(_checked(timestamp, "produce"), LAST_TIMESTAMP)
         if at < self._earliest:
             raise ProductionTimestampError(self._scope.computation, stream, at, self._earliest)
         encoded = binding.encode(value)

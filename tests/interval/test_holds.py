@@ -10,7 +10,7 @@ import pytest
 import millwheel as mw
 from millwheel.core.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.errors import MillwheelError
-from millwheel.worker.messages import Report
+from millwheel.worker.messages import Acknowledged, Report, Send, Tick
 from tests.interval.solo import Solo
 
 Do = Callable[[mw.Context[Any]], None]
@@ -125,7 +125,26 @@ def test_g6_timers_at_the_end_of_time_fire_when_the_sources_are_finished_4_6() -
     assert solo.sent() == []
     solo.watermark(MAX_TIMESTAMP)
     solo.commit_all()
-    assert solo.sent() == [("fired", MAX_TIMESTAMP)]
+    (send,) = solo.take(Send)
+    assert send.delivery.timestamps == [MAX_TIMESTAMP - 1]
+    assert solo.output == MAX_TIMESTAMP - 1, "what is under way for the end holds it back"
+    solo.handle(Acknowledged(send.delivery.token))
+    assert solo.output == MAX_TIMESTAMP
+
+
+def test_g8_a_wall_timer_that_fires_after_the_end_produces_where_it_was_set_4_6() -> None:
+    """It produced at the end of time: where nothing holds the watermark, so that consumers ended before it came, and
+    where no user code can set a timer any more."""
+    hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(ctx.now + 1_000, "t", wall=True)}
+    solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
+    solo.deliver(("k", "set", 100))
+    solo.commit_all()
+    solo.watermark(MAX_TIMESTAMP)
+    assert solo.output == 100
+    solo.now += 1_000
+    solo.handle(Tick())
+    solo.commit_all()
+    assert solo.sent() == [("fired", 100)]
 
 
 @pytest.mark.parametrize(

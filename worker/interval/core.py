@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 
 from millwheel.core.keys import KeyInterval
+from millwheel.core.time import LAST_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding
@@ -336,8 +337,8 @@ class IntervalCore:
             output, hold = pending, HoldKind.HOLD_KIND_RECORD
         for value, kind in (
             (state.outbox.pending.min(), HoldKind.HOLD_KIND_PRODUCTION),
-            (state.timers[False].next_time(), HoldKind.HOLD_KIND_TIMER),
-            (state.far.first(False), HoldKind.HOLD_KIND_TIMER),
+            (_before_end(state.timers[False].next_time()), HoldKind.HOLD_KIND_TIMER),
+            (_before_end(state.far.first(False)), HoldKind.HOLD_KIND_TIMER),
             (state.hold_times.min(), HoldKind.HOLD_KIND_STATE),
         ):
             if value is not None and value < output:
@@ -356,6 +357,11 @@ class IntervalCore:
     def keys(self) -> KeyInterval:
         """The interval's keys."""
         return self.state.config.keys
+
+
+def _before_end(at: int | None) -> int | None:
+    """What a timer holds the watermark at: one for the end itself keeps that from being told before it has fired."""
+    return None if at is None else min(at, LAST_TIMESTAMP)
 
 
 class _Busy:

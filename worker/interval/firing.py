@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP
 from millwheel.sdk.context import Context, TimerSetting
 from millwheel.sdk.model import Timer
 from millwheel.worker.interval.failures import HOOK_ERRORS
@@ -81,6 +82,7 @@ class Firing:
         return True
 
     def _hold_by_batch(self, at: int) -> None:
+        at = min(at, LAST_TIMESTAMP)
         self.runner.batch.firing.append(at)
         self.state.hold_times.add(at)
 
@@ -100,7 +102,7 @@ class Firing:
         """The key is parked: the timer waits with it, holding the watermark at its own time."""
         self.state.intake.parked[key].due.append(timer)
         if not timer[1]:
-            self.state.hold_times.add(timer[0])
+            self.state.hold_times.add(min(timer[0], LAST_TIMESTAMP))
 
     def return_postponed(self, key: bytes) -> None:
         """The key goes on: its timers are due again."""
@@ -108,7 +110,7 @@ class Firing:
         for at, wall, tag in parked.due:
             self.state.timers[wall].requeue(key, tag, at)
             if not wall:
-                self.state.hold_times.remove(at)
+                self.state.hold_times.remove(min(at, LAST_TIMESTAMP))
                 self.state.note_due(key, at)
         parked.due.clear()
 
@@ -134,7 +136,7 @@ class Firing:
         postponed, parked.due = parked.due, []
         for at, wall, tag in postponed:
             if not wall:
-                state.hold_times.remove(at)
+                state.hold_times.remove(min(at, LAST_TIMESTAMP))
             setting = state.timers[wall].get(key, tag)
             if (at, wall, tag) != timer and setting is not None and setting.at == at:
                 self.postpone(key, (at, wall, tag))
@@ -165,12 +167,15 @@ class Firing:
         """What the firing is taken to be caused by: the least and default timestamp of its productions.
 
         A watermark timer stands at its own time, unless it was held at a later one. A wall firing has no
-        event time of its own: it produces at the larger of its hold and the input watermark, unless the hook
-        says otherwise.
+        event time of its own: it produces at the larger of its hold and the input watermark, or at its hold where
+        the input has ended, unless the hook says otherwise.
         """
         hold = effective_hold(setting, wall)
         at = self.state.watermark_of(key) if wall else setting.at
-        earliest = at if hold is None else hold
+        if wall and at == MAX_TIMESTAMP and hold is not None:
+            at = hold
+        at = min(at, LAST_TIMESTAMP)
+        earliest = at if hold is None else min(hold, LAST_TIMESTAMP)
         context._stamp = context._cause = max(earliest, at)
         context._earliest = min(earliest, self.state.holds.get(key, earliest))
         context._origin = setting.origin

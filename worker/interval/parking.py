@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
+from millwheel.core.time import LAST_TIMESTAMP
 from millwheel.sdk.context import UNSET, Context
 from millwheel.sdk.errors import StateDamagedError
 from millwheel.sdk.model import Record
@@ -222,7 +223,7 @@ class Parking:
         if len(item) == 2:
             item[0].parked.add(item[1])
         elif not item[1]:
-            self.state.hold_times.add(item[0])
+            self.state.hold_times.add(min(item[0], LAST_TIMESTAMP))
         number = self._next_hook
         self._next_hook += 1
         self._hooks[number] = (key, context, item)
