@@ -110,8 +110,9 @@ class Session:
     """Requests of one store. Used from one event loop at a time.
 
     Appends and fences are sent at once. Everything else passes a gate of ``concurrent_writes``, so that a large flush
-    neither floods Cassandra nor stands in a commit's way. A request that waited past its deadline at the gate, on
-    a clock that counts the time that the machine or the process was suspended, is not sent any more.
+    neither floods Cassandra nor stands in a commit's way. What waited at the gate while nothing passed it for a whole
+    deadline, on a clock that counts the time that the machine or the process was suspended, is not sent any more.
+    While others pass it, it waits for its turn, however many they are.
     """
 
     def __init__(self, settings: CassandraSettings, cluster: Cluster, session: DriverSession) -> None:
@@ -119,6 +120,10 @@ class Session:
         self._cluster = cluster
         self._driver = session
         self._gate = asyncio.Semaphore(settings.concurrent_writes)
+        self._passed = _now()
+        """When the gate was last passed."""
+        self._stood_until = 0.0
+        """When the gate was passed after it had not been for a whole deadline, though somebody waited."""
         self._outstanding: set[asyncio.Future[list[Row]]] = set()
         self._closed = False
 
@@ -136,9 +141,13 @@ class Session:
 
     async def send_gated(self, build: Callable[[], object]) -> list[Row]:
         """Behind the gate, send what ``build`` makes: made only when its turn comes, so that little of it waits."""
-        deadline = _now() + self._settings.timeout_seconds
+        came, timeout = _now(), self._settings.timeout_seconds
         async with self._gate:
-            if _now() > deadline:
+            now = _now()
+            if now - max(came, self._passed) > timeout:
+                self._stood_until = now
+            self._passed = now
+            if came < self._stood_until - timeout:
                 raise StoreUnavailableError("the request waited past its deadline and was not sent")
             return await self._send(build())
 

@@ -31,6 +31,8 @@ that was down, say). Repair at least that often, as Cassandra asks for anyway.""
 _BATCH_ROWS: Final = 100
 _BATCH_BYTES: Final = 128 << 10
 _READ_KEYS: Final = 100
+_WRITES_AT_ONCE: Final = 8
+"""Batches of one call that are on their way or at the gate: a large flush lets the reads of others through."""
 _SCAN_BUCKETS: Final = 16
 """Buckets asked in one scan query: fewer and larger requests, without making one node gather them all."""
 
@@ -70,7 +72,18 @@ class States:
         for row in rows:
             if len(row.key) + len(row.blob) > MAX_VALUE_BYTES:
                 raise StoreError(f"the state of key {row.key!r} of {computation} exceeds {MAX_VALUE_BYTES} bytes")
-        await asyncio.gather(*(self._write_batch(computation, bucket, batch) for bucket, batch in self._batches(rows)))
+        batches = self._batches(rows)
+
+        async def write_some() -> None:
+            for bucket, batch in batches:
+                await self._write_batch(computation, bucket, batch)
+
+        writers = [asyncio.ensure_future(write_some()) for _ in range(_WRITES_AT_ONCE)]
+        try:
+            await asyncio.gather(*writers)
+        finally:
+            for writer in writers:
+                writer.cancel()
 
     async def read(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
         """See :meth:`StateStore.read_states`."""

@@ -168,6 +168,23 @@ async def test_what_waited_past_its_deadline_is_not_sent_any_more(
     await slow.close()
 
 
+async def test_g13_a_flush_that_takes_longer_than_a_deadline_gets_through(
+    settings: CassandraSettings, store: CassandraStore, name: str
+) -> None:
+    """What had to wait at the gate for longer was not sent; the repetition began anew, and came as far: for ever."""
+    slow = await CassandraStore.open(replace(settings, timeout_seconds=0.3, concurrent_writes=1))
+    rows = [StateRow(b"key %d" % number, 1, b"value") for number in range(10_000)]
+    async with asyncio.timeout(30):
+        while True:
+            with contextlib.suppress(StoreUnavailableError):
+                began = time.monotonic()
+                await slow.write_states(name, name, 1, rows)
+                break
+    assert time.monotonic() - began > 0.3
+    assert await store.read_states(name, [rows[0].key, rows[-1].key]) == [rows[0], rows[-1]]
+    await slow.close()
+
+
 async def test_closing_fails_what_is_outstanding(settings: CassandraSettings, name: str) -> None:
     (node,) = cassandra().nodes
     store = await CassandraStore.open(settings)
