@@ -16,6 +16,10 @@ def main() -> int:
     options = _options()
     from simulation.forking import run_many  # after the interpreter was started as a replay needs it
 
+    if options.mutation:
+        from simulation.mutations import MUTATIONS
+
+        MUTATIONS[options.mutation][0]()
     gc.collect()
     gc.freeze()
     began, done, failed = time.monotonic(), 0, []
@@ -49,6 +53,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--failures", type=int, default=1, help="stop after so many seeds that fail")
     parser.add_argument("--history", action="store_true", help="show the history of seeds that hold, too")
     parser.add_argument("--digests", action="store_true", help="show each history's digest, to compare replays by")
+    parser.add_argument("--mutation", default="", help="take a mechanism out: a name of simulation/mutations.py")
     return parser.parse_args()
 
 

@@ -7,14 +7,18 @@ whatever crashed in between. What a hook sees that no hook may see is noted in `
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from typing import Any, Final
 
 import msgspec
 
 import millwheel as mw
 
-__all__ = ["SEEN", "Count", "Delay", "Item", "Pass", "Window", "assemble"]
+__all__ = ["SEEN", "Batch", "Count", "Delay", "Flaky", "Item", "Pass", "Slow", "Window", "assemble"]
+
+_ONLY: Final = "only"
 
 SEEN: Final[list[str]] = []
 """What hooks complained of, in the present run."""
@@ -96,10 +100,7 @@ class Count(_Block, mw.Computation[Item, int]):
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
         """Number it, and send it on."""
-        item = self.check(record)
-        ctx.state += 1
-        step = Step(self.name, ctx.key, ctx.state, ctx.watermark)
-        self.emit(ctx, Item(item.ids, item.a, item.b, item.tainted, [*item.steps, step]))
+        number(self, ctx, self.check(record))
 
 
 class Window(_Block, mw.Computation[Item, Gathered]):
@@ -148,6 +149,65 @@ class Delay(_Block, mw.Computation[Item, Gathered]):
         release(self, ctx, timer)
 
 
+class Batch(_Block, mw.Computation[Item, Gathered]):
+    """Sends each key's records on three at a time, holding the watermark meanwhile; what is left, by a timer."""
+
+    def __init__(self, name: str, outputs: list[str], patience: int) -> None:
+        super().__init__(name, outputs)
+        self.patience = patience
+
+    def process_record(self, ctx: mw.Context[Gathered], record: mw.Record[Item]) -> None:
+        """Add it to the batch at hand."""
+        bucket = ctx.state.buckets.get(_ONLY)
+        first = record.timestamp if bucket is None else min(bucket.timestamp, record.timestamp)
+        gather(self, ctx, _ONLY, self.check(record), first)
+        ctx.set_hold(mw.Timestamp(first))
+        if bucket is None:
+            ctx.set_timer(mw.Timestamp(record.timestamp + self.patience), _ONLY)
+        if len(ctx.state.buckets[_ONLY].ids) >= 3:
+            ctx.cancel_timer(_ONLY)
+            self._release(ctx, record.timestamp)
+
+    def process_timer(self, ctx: mw.Context[Gathered], timer: mw.Timer) -> None:
+        """No more came for long."""
+        self._release(ctx, timer.timestamp)
+
+    def _release(self, ctx: mw.Context[Gathered], now: mw.Timestamp) -> None:
+        """At the time of its first record, which was held; a hold for late ones may have come too late."""
+        bucket = ctx.state.buckets[_ONLY]
+        if bucket.tainted:
+            bucket.timestamp = now
+        release(self, ctx, mw.Timer(_ONLY, now, wall=True))
+        ctx.clear_hold()
+
+
+class Slow(_Block, mw.Computation[Item, int]):
+    """As :class:`Count`, but waits for something outside first: other keys go on, the key's order stays."""
+
+    async def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
+        """Wait, number it, send it on."""
+        item = self.check(record)
+        await asyncio.sleep(0.001 * (item.ids[0] % 50))
+        number(self, ctx, item)
+
+
+class Flaky(_Block, mw.Computation[Item, int]):
+    """As :class:`Count`, but fails now and then, after it has done its work: nothing of that may be left."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
+        """Number it, send it on, and fail, or not."""
+        number(self, ctx, self.check(record))
+        if random.random() < 0.2:
+            raise ValueError("this went wrong")
+
+
+def number(block: _Block, ctx: Any, item: Item) -> None:
+    """Number a key's record, and send it on."""
+    ctx.state += 1
+    step = Step(block.name, ctx.key, ctx.state, ctx.watermark)
+    block.emit(ctx, Item(item.ids, item.a, item.b, item.tainted, [*item.steps, step]))
+
+
 def gather(block: _Block, ctx: Any, tag: str, item: Item, timestamp: int) -> None:
     """Add a record to a key's bucket."""
     state: Gathered = ctx.state
@@ -177,7 +237,15 @@ def release(block: _Block, ctx: Any, timer: mw.Timer) -> None:
     block.emit(ctx, Item(bucket.ids, a, b, bucket.tainted, steps), max(bucket.timestamp, _least(timer)))
 
 
-_KINDS: Final[dict[str, Any]] = {"pass": Pass, "count": Count, "window": Window, "delay": Delay}
+_KINDS: Final[dict[str, Any]] = {
+    "pass": Pass,
+    "count": Count,
+    "window": Window,
+    "delay": Delay,
+    "batch": Batch,
+    "slow": Slow,
+    "flaky": Flaky,
+}
 
 
 def assemble(text: str) -> mw.Topology:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from typing import Any, Final, cast
+from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
 
@@ -16,11 +18,14 @@ from millwheel.cli.daemons.master import MASTER
 from millwheel.cli.daemons.pieces import ensure_cluster_settings, patiently
 from millwheel.cli.daemons.worker import WORKER
 from millwheel.config import AuthoritySection, ClusterSection, MasterSection, Settings, WorkerSection
-from simulation.process import Process
+from millwheel.worker.interval import Settings as CoreSettings
+from millwheel.worker.log import LogConfig, LogSettings
+from millwheel.worker.shell.worker import Worker
+from simulation.process import PROCESS, Process
 from simulation.serving import SimulatedServer
 from simulation.world import Main, World
 
-__all__ = ["AUTHORITIES", "MASTERS", "WORKERS", "start_cluster"]
+__all__ = ["AUTHORITIES", "MASTERS", "WORKERS", "start_cluster", "tuned"]
 
 MASTERS: Final = ("m0", "m1")
 AUTHORITIES: Final = ("t0", "t1")
@@ -32,6 +37,37 @@ def start_cluster(world: World) -> None:
     for names, role in ((MASTERS, MASTER), (AUTHORITIES, AUTHORITY), (WORKERS, WORKER)):
         for name in names:
             world.start(name, _daemon(role))
+
+
+@contextmanager
+def tuned(world: World) -> Iterator[None]:
+    """Workers have the plan's bounds, so small that a few records reach them; and they are known to the world."""
+    tuning = world.plan.tuning
+    core = CoreSettings(**tuning["core"])
+    logs = LogSettings(**tuning["log"])
+
+    class Known(Worker):
+        """A worker that checkers can look into."""
+
+        async def start(self) -> None:
+            """See :class:`Worker`."""
+            process = PROCESS.get()
+            assert process is not None
+            world.workers[process.name] = self
+            await super().start()
+
+    with (
+        patch("millwheel.cli.daemons.worker.CoreSettings", lambda cache_bytes: core),
+        patch("millwheel.cli.daemons.worker.Worker", Known),
+        patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),
+        patch("millwheel.worker.shell.programs.beside", _at_once),
+    ):
+        yield
+
+
+async def _at_once(call: Callable[[], Any]) -> Any:
+    """In place of a thread, of which there are none here."""
+    return call()
 
 
 def _daemon(role: Role) -> Main:

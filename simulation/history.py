@@ -14,9 +14,9 @@ from millwheel.rpc.failures import RequestError
 from millwheel.store.contract import StoreError
 from simulation.process import PROCESS
 
-__all__ = ["History"]
+__all__ = ["EXPECTED", "History"]
 
-_EXPECTED: Final = (CoordinatorError, StoreError, RequestError, TimeoutError)
+EXPECTED: Final = (CoordinatorError, StoreError, RequestError, TimeoutError)
 """What the world may do to the product."""
 
 
@@ -41,7 +41,7 @@ class History(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             text = f"{text}: {type(error).__name__}: {error}"
-            if record.levelno >= logging.ERROR and not isinstance(error, _EXPECTED):
+            if record.levelno >= logging.ERROR and not isinstance(error, EXPECTED):
                 self.faults.append(f"{PROCESS.get()}: {text}")
         self.note(f"{record.levelname[0]} {text}")
 

@@ -52,6 +52,8 @@ class Plan:
     sources: list[dict[str, Any]] = field(default_factory=list)
     readers: list[Reader] = field(default_factory=list)
     intervals: int = 1
+    tuning: dict[str, dict[str, int]] = field(default_factory=lambda: {"core": {}, "log": {}})
+    """Bounds of intervals and of stream logs that differ from the usual ones."""
     span: float = 10.0
     """Seconds over which the input comes, and faults happen."""
 
@@ -83,16 +85,51 @@ def plan_for(seed: int) -> Plan:
     """The plan of a seed."""
     chance = Random(f"plan {seed}")
     plan = Plan(seed, intervals=chance.choice((1, 1, 2, 3)), span=chance.uniform(4.0, 12.0))
+    _choose_tuning(plan, chance)
     _choose_topology(plan, chance)
     _choose_inputs(plan, chance)
     return plan
 
 
+_TUNING: Final[dict[str, dict[str, tuple[int, ...]]]] = {
+    "core": {
+        "batch_records": (1, 2, 8),
+        "queue_records": (4, 20),
+        "outbox_records": (2, 10),
+        "cache_bytes": (1, 2_000),
+        "flush_interval": (10_000, 200_000),
+        "checkpoint_entries": (2, 5, 20),
+        "timer_part": (1, 3),
+        "timers_kept": (1, 4),
+        "timer_lead": (0, 1_000_000),
+    },
+    "log": {
+        "batch_bytes": (400,),
+        "segment_bytes": (300, 2_000),
+        "memory_bytes": (2_000,),
+        "checkpoint_entries": (2, 5),
+        "publish_records": (1, 3),
+    },
+}
+"""What a bound may be, if it is not the usual one."""
+
+
+def _choose_tuning(plan: Plan, chance: Random) -> None:
+    share = chance.choice((0.0, 0.2, 0.6))
+    for where, bounds in _TUNING.items():
+        for name, values in bounds.items():
+            if chance.random() < share:
+                plan.tuning[where][name] = chance.choice(values)
+
+
 def _node(name: str, inputs: dict[str, str], outputs: list[str], chance: Random, last: bool) -> dict[str, Any]:
-    kind = chance.choice(("pass", "count", "window", "delay") if not last else ("count", "window"))
+    kinds = ("count", "count", "window", "window", "batch", "slow", "flaky")
+    kind = chance.choice(kinds if last else (*kinds, "pass", "pass", "delay", "delay"))
     arguments: list[int] = []
     if kind == "window":
         arguments = [chance.choice((seconds(1), seconds(3), seconds(20)))]
+    elif kind == "batch":
+        arguments = [chance.choice((seconds(1), seconds(30)))]
     elif kind == "delay":
         arguments = [chance.choice((200_000, 1_500_000))]
     strong = not (kind == "pass" and chance.random() < 0.6)

@@ -17,12 +17,14 @@ from simulation.calls import channel_of
 from simulation.checks import Checks
 from simulation.clients import Progress, operator, reader, subscriber
 from simulation.clocks import replaced
-from simulation.cluster import start_cluster
+from simulation.cluster import start_cluster, tuned
 from simulation.faults import Faults
+from simulation.history import EXPECTED
 from simulation.loop import SimulatedLoop, StuckError
 from simulation.plan import plan_for
 from simulation.process import Process
 from simulation.reshaping import reshape
+from simulation.soft import check_soft_state
 from simulation.world import Main, World
 
 __all__ = ["Verdict", "run_seed"]
@@ -61,6 +63,7 @@ def run_seed(seed: int, directory: Path, arrange: Callable[[World], None] | None
         stack.enter_context(
             patch("grpc.aio.insecure_channel", lambda address, options=None: channel_of(world.network, address))
         )
+        stack.enter_context(tuned(world))
         _run(world, arrange)
     return Verdict(seed, world.violations, world.history.text(), world.history.digest(), loop.steps, loop.time())
 
@@ -97,6 +100,7 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
             return
         await asyncio.sleep(0.25)
     world.history.note("everything has come out")
+    check_soft_state(world)
 
 
 def _after(progress: Progress, then: Main) -> Main:
@@ -116,7 +120,11 @@ def _unfinished(world: World, progress: Progress) -> str:
 
 
 def _unhandled(world: World, context: dict[str, object]) -> None:
-    error = context.get("exception")
+    error, where = context.get("exception"), context.get("task") or context.get("future") or context.get("handle")
     if isinstance(error, StuckError):
         raise error
-    world.violated(f"nobody took {type(error).__name__}: {error} ({context.get('message')})")
+    told = f"nobody took {type(error).__name__}: {error} ({context.get('message')}: {where})"
+    if isinstance(error, EXPECTED):
+        world.history.note(told)
+    else:
+        world.violated(told)

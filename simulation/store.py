@@ -20,7 +20,7 @@ from simulation.network import Network
 from simulation.process import PROCESS
 from simulation.remote import Remote
 
-__all__ = ["SimulatedStore", "StoreWatch"]
+__all__ = ["SimulatedStore", "StoreWatch", "finished"]
 
 
 class StoreWatch:
@@ -51,7 +51,7 @@ class SimulatedStore:
 
         def work() -> Any:
             try:
-                result = _finished(call())
+                result = finished(call())
             except StoreError:
                 raise
             except Exception as error:
@@ -130,7 +130,7 @@ class SimulatedStore:
         """Nothing to release."""
 
 
-def _finished(work: Coroutine[Any, Any, Any]) -> Any:
+def finished(work: Coroutine[Any, Any, Any]) -> Any:
     """The result of a coroutine that never waits."""
     try:
         work.send(None)

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from millwheel.coordination.contract import Change
+from millwheel.worker.shell.worker import Worker
 from simulation.coordinator import SimulatedCoordinator
 from simulation.history import History
 from simulation.loop import SimulatedLoop
@@ -39,6 +40,8 @@ class World:
         self.coordinator = SimulatedCoordinator(self.network, Random(f"coordinator {plan.seed}"), self._changed)
         self.processes: dict[str, Process] = {}
         """The present life of each."""
+        self.workers: dict[str, Worker] = {}
+        """The worker in each worker process's present life."""
         self._mains: dict[str, Main] = {}
 
     def violated(self, what: str) -> None:
