@@ -11,7 +11,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +20,10 @@ from typing import Any, Final
 import uvloop
 
 from bench.cluster import changing_hands, group_commit, stage_latency, takeover, watermark_lag
+from bench.cluster.costs import Costs
 from bench.cluster.system import Components, System, components, system
 from bench.cluster.targets import verdicts
+from bench.cluster.warming import warm
 from bench.report import Figure, print_figures, write_figures
 from deploy.local.cassandra import InstallError
 from examples.demo.showing import say
@@ -39,6 +40,7 @@ _WORKERS: Final = 2
 class Sizes:
     """How much is done."""
 
+    store_warm: float = 20.0
     warm: float = 10.0
     seconds: float = 30.0
     count_warm: int = 300_000
@@ -51,7 +53,7 @@ class Sizes:
 
 
 _WHOLE: Final = Sizes()
-_QUICK: Final = Sizes(3.0, 4.0, 50_000, 100_000, 2, 1_000, 1_000, 5_000, 1)
+_QUICK: Final = Sizes(3.0, 3.0, 4.0, 50_000, 100_000, 2, 1_000, 1_000, 5_000, 1)
 _LARGE: Final = Sizes(held_keys=250_000, held_state=4_000)
 
 
@@ -82,7 +84,8 @@ async def _stoppable(work: Coroutine[Any, Any, int]) -> int:
 
 
 async def _measured(told: argparse.Namespace) -> int:
-    place = told.place or Path(tempfile.mkdtemp(prefix="millwheel-bench-"))
+    place = (told.place or Path(tempfile.mkdtemp(prefix="millwheel-bench-"))) / "bench-cluster"
+    shutil.rmtree(place, ignore_errors=True)
     name = "interval" if told.interval else "cluster"
     out = told.out or Path(f"build/bench-{name}.json")
     sizes = _QUICK if told.quick else _LARGE if told.interval else _WHOLE
@@ -95,7 +98,7 @@ async def _measured(told: argparse.Namespace) -> int:
                 await _all(found, sizes, told.only, figures)
     finally:
         if told.place is None:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(place.parent, ignore_errors=True)
         print_figures(figures)
         write_figures(figures, out)
     for line in verdicts(figures):
@@ -106,17 +109,25 @@ async def _measured(told: argparse.Namespace) -> int:
 
 async def _changing_hands(found: Components, sizes: Sizes, figures: list[Figure]) -> None:
     async with system(found, say, _WORKERS) as running:
+        await _warm(found, sizes)
         figures += await changing_hands.measure(running, say, sizes.repetitions, sizes.held_keys, sizes.held_state)
+
+
+async def _warm(found: Components, sizes: Sizes) -> None:
+    say(f"warming up for {sizes.store_warm:.0f} s")
+    first, last = await warm(found.store_settings, sizes.store_warm)
+    say(f"an append took {first:.1f} ms, and takes {last:.1f} ms now")
 
 
 async def _all(found: Components, sizes: Sizes, only: str, figures: list[Figure]) -> None:
     async with system(found, say, _WORKERS) as running:
+        await _warm(found, sizes)
         for names, measure in _measurements(running, sizes):
             if any(name.startswith(only) or only.startswith(name) for name in names):
                 say(f"measuring {', '.join(names)}")
-                began = time.monotonic()
+                costs = Costs(running)
                 figures += await measure()
-                say(f"done in {time.monotonic() - began:.0f} s")
+                say(costs.told())
     if "group_commit".startswith(only) or only.startswith("group_commit"):
         figures += await group_commit.measure(found, say, sizes.count_warm, sizes.count)
 

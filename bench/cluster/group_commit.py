@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from bench.cluster.costs import Costs
 from bench.cluster.measures import percentile
 from bench.cluster.recording import Written, read_entries, worker_code
 from bench.cluster.system import Components, System, system
@@ -35,7 +36,9 @@ async def measure(components: Components, say: Callable[[str], None], warm: int,
         say(f"keyed count: {warm:,} records to warm up")
         await _count(running, warm)
         say(f"keyed count: {records:,} records")
+        costs = Costs(running)
         names, took = await _count(running, records)
+        say(costs.told())
     files = sorted(folder.glob("*.entries"))
     written = [one for file in files for one in read_entries(file) if one.journal.rpartition(".j")[0] in names]
     say(f"the same {len(written):,} entries, {sum(len(one.entry) for one in written) / 1e6:,.0f} MB, as bare appends")

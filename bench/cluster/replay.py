@@ -15,6 +15,7 @@ from pathlib import Path
 import uvloop
 
 from bench.cluster.recording import read_entries
+from millwheel.cli.daemons.pieces import settle_memory
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import Append
 
@@ -32,6 +33,7 @@ def by_journal(file: Path, prefixes: tuple[str, ...]) -> dict[str, list[bytes]]:
 
 async def main(contact_point: str, keyspace: str, file: str, *prefixes: str) -> None:
     """Replay one process's entries."""
+    settle_memory()
     journals = by_journal(Path(file), prefixes)
     store = await CassandraStore.open(CassandraSettings((contact_point,), keyspace=keyspace))
     names = [f"bare.{uuid.uuid4().hex}" for _ in journals]

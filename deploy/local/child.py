@@ -90,9 +90,16 @@ class ChildProcess:
 
     def stop(self, patience: float = 10.0) -> None:
         """Ask it to end, and after ``patience`` seconds kill it; returns when it is gone."""
+        self._ask()
+        self._await(patience)
+
+    def _ask(self) -> None:
+        """Once: a daemon that is told a second time ends without letting go of what it has."""
         self.signal(signal.SIGTERM)
         # One that is paused does not hear what it is told.
         self.signal(signal.SIGCONT)
+
+    def _await(self, patience: float) -> None:
         if self._process is not None:
             try:
                 self._process.wait(patience)
@@ -111,10 +118,10 @@ class ChildProcess:
         """Stop several at once: ask all, then wait for each."""
         stopping = list(processes)
         for process in stopping:
-            process.signal(signal.SIGTERM)
+            process._ask()
         end = time.monotonic() + patience
         for process in stopping:
-            process.stop(max(0.1, end - time.monotonic()))
+            process._await(max(0.1, end - time.monotonic()))
 
 
 _work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()

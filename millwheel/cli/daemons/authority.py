@@ -9,6 +9,7 @@ from typing import Final
 
 from millwheel.authority.candidate import Candidate, CandidateSettings
 from millwheel.authority.service import WatermarkServicer
+from millwheel.authority.shell import ShellSettings
 from millwheel.cli.daemons.frame import Daemon, Role
 from millwheel.cli.daemons.pieces import cancel, ensure_cluster_settings, keep
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
@@ -16,6 +17,9 @@ from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_
 __all__ = ["AUTHORITY"]
 
 _GRACE: Final = 10.0
+_COALESCE: Final = 0.01
+"""Seconds from one append of a shard to its next, at least. Watermarks change all the time, and to append each time the one
+before is done would have the store work more for them than for the records."""
 
 
 @asynccontextmanager
@@ -27,7 +31,7 @@ async def _authority(daemon: Daemon) -> AsyncIterator[None]:
         backends.store,
         daemon.address,
         shards,
-        CandidateSettings(lease=settings.authority.lease_seconds),
+        CandidateSettings(lease=settings.authority.lease_seconds, shell=ShellSettings(coalesce=_COALESCE)),
     )
     daemon.registry.register(candidate.metrics)
     add_WatermarkServiceServicer_to_server(WatermarkServicer(candidate), daemon.server)

@@ -1,0 +1,51 @@
+"""What the processes of the cluster cost: CPU seconds, by what they are."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+
+import psutil
+
+from bench.cluster.system import System
+
+__all__ = ["Costs"]
+
+
+class Costs:
+    """Counts from when it is made."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._began = time.monotonic()
+        self._before = self._spent()
+
+    def told(self) -> str:
+        """Cores used since, by kind of process: what was busy, and whether the machine was full."""
+        took = time.monotonic() - self._began
+        spent = self._spent()
+        cores = {kind: (seconds - self._before.get(kind, 0.0)) / took for kind, seconds in spent.items()}
+        idle = cores.pop("idle")
+        used = ", ".join(f"{kind} {cost:.2f}" for kind, cost in cores.items())
+        others = max(0.0, (os.cpu_count() or 1) - idle - sum(cores.values()))
+        return f"cores: {used}, others {others:.2f}, idle {idle:.2f}"
+
+    def _spent(self) -> Mapping[str, float]:
+        components, services = self._system.components, self._system.daemons.services.processes
+        kinds = {"Cassandra": components.cassandra.nodes[0].pid, "etcd": components.etcd.members[0].pid}
+        kinds |= {name: process.pid for name, process in services.items()}
+        found: dict[str, float] = {}
+        for name, pid in kinds.items():
+            kind = name.partition(" ")[0]
+            found[kind] = found.get(kind, 0.0) + _cpu(pid)
+        return {**found, "client": _cpu(os.getpid()), "idle": psutil.cpu_times().idle}
+
+
+def _cpu(pid: int) -> float:
+    """0 for a process that is no more: what was killed counts for nothing."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system)
