@@ -140,6 +140,23 @@ def test_g10_a_straggler_is_stored_in_the_commit_and_its_ack_in_a_later_one_6_1_
     assert Solo(Echo(), strong=False, entries=solo.entries).take(Send) == []
 
 
+def test_g8_a_wall_clock_that_is_set_back_keeps_no_delay_waiting_6_1_3() -> None:
+    """What was acted upon by a clock that was ahead, here or at an earlier owner's, stays: until the clock was there
+    again a straggler was not stored, no row was flushed and no hook tried again."""
+    solo = weak()
+    solo.watermark(0)
+    solo.now -= 900_000
+    solo.deliver(("k", "x", 1))
+    solo.now += 10
+    solo.handle(Tick())
+    assert solo.core.next_alarm() == solo.now + 40
+    assert not solo.take(AppendEntry)
+    solo.now += 40
+    solo.handle(Tick())
+    solo.commit()
+    assert solo.state.wall == 1_000_000, "no wall timer goes back"
+
+
 def test_g10_weak_ids_are_the_same_after_a_crash_in_any_batch_6_1_3() -> None:
     def ids(solo: Solo) -> list[bytes]:
         found: list[bytes] = []

@@ -68,7 +68,7 @@ class Commits:
             return False
         checkpoints = self._checkpoints
         if checkpoints.pressing:
-            out.extend(checkpoints.press(self.state.wall))
+            out.extend(checkpoints.press(self.state.elapsed))
         naming = checkpoints.wants_append
         duplicates = self._receiving.take_duplicates()
         batch = self._runner.batch
@@ -89,7 +89,7 @@ class Commits:
         if self._weak and sealed.shipments:
             self._waiting = True
             sealed.unacked = {shipment.token for shipment in sealed.shipments}
-            self._deadline = self.state.wall + self.state.program.options.straggler_delay
+            self._deadline = self.state.elapsed + self.state.program.options.straggler_delay
             out.extend(self._send(shipment) for shipment in sealed.shipments)
         else:
             self._append(sealed, out)
@@ -160,7 +160,7 @@ class Commits:
         out.extend(self._checkpoints.floor_committed())
         self._done(sealed, out)
         out.extend(self._receiving.seal_segments())
-        out.extend(self._checkpoints.after_commit(state.wall, self._entry_bytes))
+        out.extend(self._checkpoints.after_commit(state.elapsed, self._entry_bytes))
         return out
 
     def _done(self, sealed: Sealed, out: list[Instruction]) -> None:
@@ -293,19 +293,19 @@ class Commits:
     # Time.
 
     def next_alarm(self) -> int | None:
-        """When stragglers are to be stored, or, nothing being in flight, rows flushed."""
+        """When stragglers are to be stored, or, nothing being in flight, rows flushed; by ``elapsed``."""
         if self._in_flight is not None:
             return self._deadline if self._waiting else None
-        return self._checkpoints.next_alarm(self.state.wall)
+        return self._checkpoints.next_alarm(self.state.elapsed)
 
     def idle(self) -> list[Instruction]:
         """Time has passed: flush rows if nothing is in flight."""
-        return self._checkpoints.idle(self.state.wall) if self._in_flight is None else []
+        return self._checkpoints.idle(self.state.elapsed) if self._in_flight is None else []
 
     def settle_weak(self, out: list[Instruction]) -> None:
         """Append a weak commit whose productions are all ACKed, or whose stragglers have had their time."""
         sealed = self._in_flight
         if sealed is None or not self._waiting:
             return
-        if not sealed.unacked or self.state.wall >= self._deadline:
+        if not sealed.unacked or self.state.elapsed >= self._deadline:
             self._append(sealed, out)

@@ -132,8 +132,7 @@ class IntervalCore:
         if self.phase is Phase.LOST:
             return []
         state = self.state
-        if now > state.wall:
-            state.wall = state.scope.now = now
+        state.look_at_clock(now)
         out = self._handlers[type(event)](event)
         if self.phase is Phase.SERVING:
             self._pump(out)
@@ -149,8 +148,8 @@ class IntervalCore:
         ring = min((at for at in rings if at is not None and at > state.wall), default=None)
         # Of an interval that stands still nothing is tried again.
         retry = None if self._parking.stopped else state.intake.next_retry()
-        alarms = (ring, retry, self._commits.next_alarm())
-        return min((alarm for alarm in alarms if alarm is not None), default=None)
+        delays = [state.wall_at(delay) for delay in (retry, self._commits.next_alarm()) if delay is not None]
+        return min(delays if ring is None else [ring, *delays], default=None)
 
     @property
     def independent(self) -> bool:
@@ -173,7 +172,7 @@ class IntervalCore:
 
     def _on_opened(self, event: Opened) -> list[Instruction]:
         recover(self.state, event)
-        self._checkpoints.recovered(self.state.wall, sum(map(len, event.entries)))
+        self._checkpoints.recovered(self.state.elapsed, sum(map(len, event.entries)))
         self._receiving.collect_early()
         self.phase = Phase.ACCEPTING
         config = self.state.config

@@ -41,7 +41,7 @@ class Failures:
         self.policy: FailurePolicy = state.program.options.on_failure
 
     def decide(self, attempts: int, now: int) -> tuple[Decision, int]:
-        """The decision after ``attempts`` failures, and when a retry is due (wall microseconds)."""
+        """The decision after ``attempts`` failures, and when a retry is due, ``now`` being the time elapsed."""
         policy = self.policy
         if policy.max_attempts and attempts >= policy.max_attempts:
             if policy.action is FailureAction.DEAD_LETTER:

@@ -76,7 +76,8 @@ class LeavingCore(IntervalCore):
 
     def next_alarm(self) -> int | None:
         """Timers are void: only what its commits wait for is due some time."""
-        return self._commits.next_alarm() if self.phase is Phase.SERVING else None
+        delay = self._commits.next_alarm() if self.phase is Phase.SERVING else None
+        return None if delay is None else self.state.wall_at(delay)
 
     def _report(self, out: list[Instruction]) -> None:
         """Output watermark = the oldest pending production; plus infinity after the last."""

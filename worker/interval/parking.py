@@ -102,7 +102,7 @@ class Parking:
         if parked.failing != item:
             parked.failing, parked.attempts = item, 0
         parked.attempts += 1
-        decision, retry_at = self.failures.decide(parked.attempts, self.state.wall)
+        decision, retry_at = self.failures.decide(parked.attempts, self.state.elapsed)
         self.reports.append(self.failures.describe(key, item, error, parked.attempts, decision))
         if decision is Decision.RETRY:
             self.state.intake.retry(key, retry_at)
@@ -131,7 +131,7 @@ class Parking:
         """Let every parked key go on that need not wait any more, as long as the batch has room."""
         while self._finished and not self.runner.batch_full():
             self._adopt(*self._finished.popleft())
-        for key in self.state.intake.ready_keys(self.state.wall):
+        for key in self.state.intake.ready_keys(self.state.elapsed):
             if self.stopped or self.runner.full():
                 return
             if key not in self.runner.batch.contexts:

@@ -120,6 +120,10 @@ class IntervalState:
         self.watermark: int = MIN_TIMESTAMP
         """The input watermark acted upon: monotone."""
         self.wall = 0
+        """The wall time acted upon: monotone, across owners too."""
+        self.elapsed = 0
+        """What delays count by: goes on as the wall clock does, whatever it was set to, here or at an earlier owner."""
+        self._clock = 0
         self.output: int = MIN_TIMESTAMP
         """The output watermark last reported: monotone."""
         self.heard: int = MIN_TIMESTAMP
@@ -138,6 +142,18 @@ class IntervalState:
         """Keys that may have timers that are due by their floors, and not yet by the watermark."""
         self.slack: Mapping[str, int] = config.slack
         """By sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
+
+    def look_at_clock(self, now: int) -> None:
+        """The wall clock shows ``now``. Where it was set back ``wall`` stands still until it is there again: a timer
+        may have fired by it. ``elapsed`` goes on."""
+        if now > self.wall:
+            self.wall = self.scope.now = now
+        self.elapsed += max(0, now - self._clock)
+        self._clock = now
+
+    def wall_at(self, elapsed: int) -> int:
+        """What the wall clock shows at that time of ``elapsed``, unless it is set meanwhile."""
+        return self._clock + elapsed - self.elapsed
 
     def watermark_of(self, key: bytes) -> int:
         """The input watermark as ``key`` is shown it: it stands where it stood before a merge, if that was higher."""
