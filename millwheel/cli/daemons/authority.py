@@ -18,8 +18,8 @@ __all__ = ["AUTHORITY"]
 
 _GRACE: Final = 10.0
 _COALESCE: Final = 0.01
-"""Seconds from one append of a shard to its next, at least. Watermarks change all the time, and to append each time the one
-before is done would have the store work more for them than for the records."""
+"""Seconds from one append of a shard to its next, at least. Watermarks change all the time: to append as soon as the
+append before is done would have the store work more for them than for the records."""
 
 
 @asynccontextmanager
