@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
-from millwheel.coordination.contract import CoordinatorUnavailableError, Put
+from millwheel.coordination.contract import Compare, CoordinatorUnavailableError, Outcome, Put
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.catalog_keys import worker_key
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -146,4 +146,40 @@ async def test_g3_a_worker_that_was_killed_and_is_back_within_its_lease_is_anoth
         assert await rig.created() > before
         await killed.registration.close()
         assert await rig.created() > before, "the end of the old lease takes nothing of the new one"
+    await coordinator.close()
+
+
+@pytest.mark.parametrize("late", ["put", "delete"])
+async def test_a_transaction_that_takes_effect_late_does_not_cost_the_registration_that_came_after_7_1(
+    late: str,
+) -> None:
+    """The lease of the later one was renewed for ever, and no interval was ever given to the worker again."""
+
+    class Late(MemoryCoordinator):
+        held: tuple[Sequence[Compare], Sequence[Put], Sequence[str]] | None = None
+        lives = True
+
+        async def transact(
+            self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
+        ) -> Outcome:
+            if self.lives and (puts if late == "put" else deletes):
+                self.lives, self.held = False, (compares, puts, deletes)
+                raise CoordinatorUnavailableError("no answer")
+            return await super().transact(compares, puts, deletes)
+
+    coordinator = Late()
+    coordinator.lives = False
+    killed = Rig(coordinator)
+    await killed.registration._register()
+    coordinator.lives = True
+    rig = Rig(coordinator)
+    await rig.registration._until_done(rig.registration._register)
+    before = await rig.created()
+    assert coordinator.held is not None
+    await coordinator.transact(*coordinator.held)
+    entry = await coordinator.get(KEY)
+    assert entry is not None
+    assert (entry.created, entry.lease) == (before, rig.registration._lease)
+    await rig.registration.close()
+    assert await coordinator.get(KEY) is None
     await coordinator.close()

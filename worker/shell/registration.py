@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from millwheel.coordination.contract import Coordinator, CoordinatorError, LeaseExpiredError, Put
+from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, LeaseExpiredError, Put
 from millwheel.core.catalog_keys import worker_key
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
@@ -66,12 +66,20 @@ class Registration:
         self._wanted.set()
 
     async def _register(self) -> None:
+        """Put the record anew, whatever is there, in the name of a process before this one or of an earlier attempt.
+
+        Each step says what it found: of a transaction that timed out it is not known when it takes effect, and one that
+        did so after all others would replace or take away the record of a lease that goes on being renewed.
+        """
         self._lease = await self._coordinator.grant_lease(self._ttl)
         key = worker_key(self._record.endpoint.worker_id)
+        put = Put(key, self._record.SerializeToString(), self._lease)
         # A process that was killed may have left its record, under a lease that still lives. What was assigned to it is
         # not ours: its sequencers have opened their journals. So this record is a new one, not the old one changed.
-        await self._coordinator.transact((), deletes=[key])
-        await self._coordinator.transact((), [Put(key, self._record.SerializeToString(), self._lease)])
+        while not (await self._coordinator.transact([Compare(key, 0)], [put])).committed:
+            for entry in (await self._coordinator.list(key)).entries:
+                if entry.key == key:
+                    await self._coordinator.transact([Compare(key, entry.modified)], deletes=[key])
 
     async def _stay(self) -> None:
         while True:
