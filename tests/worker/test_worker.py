@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,32 @@ async def test_g8_an_interval_that_is_lost_while_others_are_let_go_of_is_let_go_
     second.post(Deposed("a successor holds the journal"))
     await asyncio.wait_for(dropping, 5)
     assert one.hosted == {}
+
+
+async def test_7_1_a_worker_whose_lease_has_ended_lets_go_of_all_at_once_although_a_hook_goes_on(
+    tmp_path: Path,
+) -> None:
+    """Each waited for the hooks of those before it, up to five seconds, and served meanwhile."""
+    one = worker(tmp_path)
+    first, _ = hosted(one, "c.1.j1", 4), hosted(one, "c.1.j2", 5)
+    end = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not end.is_set():
+            with suppress(asyncio.CancelledError):
+                await end.wait()
+
+    first.react = lambda event: [AsyncHook(1, stubborn())] if type(event) is Tick else ()
+    one.hosted["c.1.j1"].host.post(Tick())
+    await asyncio.sleep(0.01)
+    dropping = asyncio.create_task(one._drop_all())
+    try:
+        await asyncio.sleep(0.01)
+        assert one.hosted == {}
+        assert not dropping.done()
+    finally:
+        end.set()
+        await asyncio.wait_for(dropping, 5)
 
 
 async def test_g4_a_refusal_of_an_earlier_owners_report_does_not_end_its_successor_here_6_2(tmp_path: Path) -> None:

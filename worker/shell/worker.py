@@ -277,8 +277,8 @@ class Worker:
     async def _drop_all(self) -> None:
         # The catalog may show them as ours for a while: a sequencer opens a journal once.
         self._given_up.update(((journal, one.sequencer), "it was given up") for journal, one in self.hosted.items())
-        for journal in list(self.hosted):
-            await self._stop(journal)
+        # All of them at their first step: hooks of one that do not end at once let no other go on serving.
+        await asyncio.gather(*(self._stop(journal) for journal in list(self.hosted)))
 
     # Following the catalog.
 
