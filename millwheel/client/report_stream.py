@@ -132,6 +132,9 @@ class ReportStream:
                 await self._one_stream()
             except RequestError as error:
                 log.log(logging.DEBUG if error.code in RETRYABLE else logging.ERROR, "reporting watermarks: %s", error)
+            except Exception:
+                # Whoever reports would be silent for good, and hold every low watermark after it.
+                log.exception("watermarks cannot be reported, trying again")
             failures = 1 if loop.time() - began > _HEALTHY else failures + 1
             await asyncio.sleep(self._backoff.delay(failures, random.random()))
 

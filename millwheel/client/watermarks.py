@@ -207,12 +207,12 @@ class WatermarkClient:
     async def _stub(self) -> tuple[WatermarkServiceAsyncStub, str]:
         """The service where the shard is now, and its address."""
         address = self._address if isinstance(self._address, str) else await self._address()
-        channel = self._channels.get(address)
-        if channel is None:
-            for old in list(self._channels):
-                await self._channels.pop(old).close(None)
-            channel = self._channels[address] = open_channel(address)
-        return WatermarkServiceStub(channel), address
+        # Others may come by here while a channel is being closed: none may stay open to where the shard is no more.
+        while gone := [one for one in self._channels if one != address]:
+            await self._channels.pop(gone[0]).close(None)
+        if address not in self._channels:
+            self._channels[address] = open_channel(address)
+        return WatermarkServiceStub(self._channels[address]), address
 
     async def _accept_again(self, report: WatermarkReport) -> None:
         await self.accept(report.computation, report.member, report.sequencer)

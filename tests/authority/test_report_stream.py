@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from millwheel.client.report_stream import ReportStream
 from millwheel.core.keys import ALL_KEYS
 from millwheel.rpc.channel import Backoff, open_channel
@@ -52,3 +54,33 @@ async def test_g4_g8_a_refusal_of_an_older_sequencer_takes_nothing_from_the_newe
             assert refused == [], "the newer sequencer's owner has lost nothing"
         finally:
             await stream.close()
+
+
+async def test_g8_an_error_that_nobody_foresaw_ends_one_stream_and_not_the_reporting_7_2(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = await serve(None)
+    await served.shell.accept(COMPUTATION, ALL_KEYS, 1)
+    errors = [KeyError("once")]
+
+    async def accept(report: WatermarkReport) -> None:
+        raise AssertionError("it was accepted before")
+
+    async with open_channel(served.address) as channel:
+
+        async def stub() -> tuple[WatermarkServiceAsyncStub, str]:
+            if errors:
+                raise errors.pop()
+            return WatermarkServiceStub(channel), served.address
+
+        stream = ReportStream(stub, accept, lambda _: None, coalesce=0.001, refresh=60.0, backoff=Backoff(0.01))
+        stream.start()
+        try:
+            stream.report(said(1, 20))
+            async with asyncio.timeout(10):
+                async for news in served.shell.watch([COMPUTATION]):
+                    if news[COMPUTATION].watermark == 20:
+                        break
+        finally:
+            await stream.close()
+    assert "once" in caplog.text

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable
 from contextlib import aclosing
+from typing import ClassVar
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import AuthorityShell
+from millwheel.client import watermarks
 from millwheel.client.shards import ShardedWatermarks, shard_is_away
 from millwheel.core.keys import KeyInterval
 from millwheel.rpc.failures import RequestError
@@ -97,3 +99,42 @@ async def test_g7_each_computation_is_told_by_its_own_shard_and_found_when_that_
                         break
     finally:
         await shards.close()
+
+
+async def test_g8_no_connection_stays_open_to_where_a_shard_was_before_7_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks where the shard is while others leave its old place had a connection of its own, which nobody closed."""
+    closing = asyncio.Event()
+
+    class Channel:
+        opened: ClassVar[list[Channel]] = []
+
+        def __init__(self, address: str) -> None:
+            self.address = address
+            self.opened.append(self)
+
+        def unary_unary(self, *_: object, **__: object) -> None:
+            """A method of the service."""
+
+        unary_stream = stream_unary = stream_stream = unary_unary
+
+        async def close(self, grace: float | None) -> None:
+            self.opened.remove(self)
+            await closing.wait()
+
+    places = ["a:1", "b:2", "b:2", "c:3", "c:3"]
+
+    async def place() -> str:
+        return places.pop(0)
+
+    monkeypatch.setattr(watermarks, "open_channel", Channel)
+    client = watermarks.WatermarkClient(place, on_refused=lambda _: None)
+    await client.follow()
+    leaving = [asyncio.create_task(client.follow()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert [one.address for one in Channel.opened] != ["a:1"]
+    closing.set()
+    await asyncio.gather(*leaving)
+    await client.follow()
+    assert [one.address for one in Channel.opened] == ["c:3"]
+    await client.close()
+    assert Channel.opened == []
