@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -201,6 +202,21 @@ async def test_6_2_a_lease_that_is_over_by_its_holders_clock_is_not_revived(tmp_
 
 
 # What is wrong is named, with the setting and the remedy.
+
+
+async def test_a_lease_of_three_seconds_is_renewed_in_time_although_a_member_stands_still_7_1(tmp_path: Path) -> None:
+    """Half of the time for a call was spent on that member, more than was left of the lease."""
+    (real,) = etcd().endpoints
+    async with CuttingProxy(real) as proxy:
+        settings = EtcdSettings((proxy.address, real), prefix=f"etcd{tmp_path}/")
+        async with opened(settings) as coordinator:
+            coordinator._link._order = [proxy.address, real]
+            lease = await coordinator.grant_lease(3.0)
+            proxy.is_deaf = True
+            began = time.monotonic()
+            await coordinator.keep_alive(lease)
+            assert time.monotonic() - began < 2.0
+            await coordinator.revoke_lease(lease)
 
 
 async def test_an_address_where_nobody_listens_is_named_with_its_setting() -> None:

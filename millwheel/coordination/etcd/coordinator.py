@@ -27,7 +27,7 @@ from millwheel.coordination.contract import (
 from millwheel.coordination.etcd import failures
 from millwheel.coordination.etcd.keyspace import Keyspace, opened
 from millwheel.coordination.etcd.leases import HeldLeases, seconds_since_boot
-from millwheel.coordination.etcd.link import Link
+from millwheel.coordination.etcd.link import FIRST_ATTEMPT, Link
 from millwheel.coordination.etcd.settings import EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
 from millwheel.coordination.etcd.watching import Watching
@@ -162,11 +162,14 @@ class EtcdCoordinator:
         self._begin()
         loop = asyncio.get_running_loop()
         end = loop.time() + self.settings.timeout
-        why = "no connection"
+        why, attempts = "no connection", 0
         while not self._link.is_closed() and loop.time() < end:
             address = ""
+            # A member that stands still must not cost the lease: the next one is asked while there is time.
+            patience = FIRST_ATTEMPT * 2 ** (attempts // 2)
+            attempts += 1
             try:
-                async with asyncio.timeout(max(0.5, (end - loop.time()) / 2)):
+                async with asyncio.timeout(min(patience, max(0.5, end - loop.time()))):
                     stream, address = await self._link.open(
                         _KEEP_ALIVE, etcd.LeaseKeepAliveRequest, etcd.LeaseKeepAliveResponse
                     )

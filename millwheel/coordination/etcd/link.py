@@ -16,7 +16,7 @@ from millwheel.coordination.etcd.failures import Verdict
 from millwheel.coordination.etcd.settings import EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
 
-__all__ = ["Backoff", "Link", "Stream"]
+__all__ = ["FIRST_ATTEMPT", "Backoff", "Link", "Stream"]
 
 _OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.max_receive_message_length", -1),
@@ -32,8 +32,8 @@ _OPTIONS: Final[Sequence[tuple[str, int]]] = (
 )
 # A member that has no leader says so, instead of letting callers and watches wait: another may have one.
 _NEEDS_LEADER: Final = ("hasleader", "true")
-_FIRST_ATTEMPT: Final = 1.0
-"""Seconds."""
+FIRST_ATTEMPT: Final = 1.0
+"""Seconds that a member has to answer in, at first; then another is asked."""
 _AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
 
 Answer = TypeVar("Answer", bound=Message)
@@ -139,10 +139,10 @@ class Link:
             endpoint = self._current()
             # A member that has lost its leader may let a call wait for as long as it lasts, as one that hangs does:
             # attempts begin short, and grow for those that take their time. What may not be repeated has one chance.
-            share = min(left, _FIRST_ATTEMPT * 2 ** (attempts // 2)) if repeatable else left
+            share = min(left, FIRST_ATTEMPT * 2 ** (attempts // 2)) if repeatable else left
             attempts += 1
             try:
-                if not await endpoint.connected(min(left, _FIRST_ATTEMPT)):
+                if not await endpoint.connected(min(left, FIRST_ATTEMPT)):
                     verdict, why = Verdict.AGAIN, await self._why_not(endpoint)
                 else:
                     return await self._call_once(endpoint, method, request, answer, share)
@@ -164,10 +164,10 @@ class Link:
         AioRpcError or CoordinatorError if there is none. Its user tells of a stream that fails by ``failed``.
         """
         endpoint = self._current()
-        if not await endpoint.connected(self.settings.timeout / 2):
-            why = await self._why_not(endpoint)
+        if not await endpoint.connected(FIRST_ATTEMPT / 2):
+            # Before it is asked why: a caller with little time goes on at the next member.
             self.failed(endpoint.address)
-            raise failures.unavailable(self.settings, why)
+            raise failures.unavailable(self.settings, await self._why_not(endpoint))
         stream = cast("Any", endpoint.channel.stream_stream(method, request.SerializeToString, answer.FromString))
         metadata = await self._metadata(endpoint, self.settings.timeout)
         return stream(metadata=metadata), endpoint.address
@@ -246,7 +246,7 @@ class Link:
             "/etcdserverpb.Maintenance/Status", etcd.StatusRequest.SerializeToString, etcd.StatusResponse.FromString
         )
         try:
-            await call(etcd.StatusRequest(), timeout=_FIRST_ATTEMPT)
+            await call(etcd.StatusRequest(), timeout=FIRST_ATTEMPT)
         except grpc.aio.AioRpcError as error:
             return f"{endpoint.address}: {error.details() or error.code().name}"
         except asyncio.CancelledError:
