@@ -205,7 +205,11 @@ class Session:
             raise
         except Exception as error:
             settings = self._settings
-            raise failure_of(error, settings.contact_points, settings.username, settings.keyspace) from error
+            failure = failure_of(error, settings.contact_points, settings.username, settings.keyspace)
+            if isinstance(failure, StoreSettingsError):
+                # The store was opened with these settings: what does not do any more was changed, or is not there yet.
+                failure = StoreUnavailableError(f"{failure}. It is tried again until it answers.")
+            raise failure from error
         finally:
             self._outstanding.discard(answer)
 

@@ -146,6 +146,17 @@ async def test_a_refused_login_is_tried_again_until_it_is_let_in(
     await refused.close()
 
 
+async def test_what_cassandra_refuses_of_an_open_store_is_tried_again(
+    settings: CassandraSettings, driver: Any, name: str
+) -> None:
+    """As a node does that has just joined and has not heard of the tables: intervals were given up for it, for good."""
+    store = await CassandraStore.open(replace(settings, keyspace=name, timeout_seconds=0.5))
+    driver.execute(f"DROP TABLE {name}.parts")
+    with pytest.raises(StoreUnavailableError, match=r"refuses a request.*tried again"):
+        await store.list_parts(name)
+    await store.close()
+
+
 async def test_what_waited_past_its_deadline_is_not_sent_any_more(
     settings: CassandraSettings, store: CassandraStore, name: str
 ) -> None:
