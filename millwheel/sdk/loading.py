@@ -69,14 +69,16 @@ MAX_PACKAGE_BYTES: Final = 64 << 20
 _finders: dict[str, _Finder] = {}
 """The packages of this process, by digest."""
 _lock = threading.RLock()
+"""Held while packages are put in and taken out, not while their code is imported: that may take any time."""
 
 
 def load_topology(digest: str, data: bytes, entry_point: str, directory: Path) -> Topology:
     """The topology at ``entry_point`` (``module:attribute``) of the package ``data``.
 
     The package is unpacked to ``directory/<digest>`` and imported from there, once; loading it again gives the
-    same object. PackageError if the bytes do not have that digest, the code fails to import, it clashes with another
-    module and cannot be loaded apart from it, or there is no topology at that place.
+    same object. Several threads may load packages at once, each of them others. PackageError if the bytes do not have
+    that digest, the code fails to import, it clashes with another module and cannot be loaded apart from it, or there
+    is no topology at that place.
     """
     with _lock:
         fresh = digest not in _finders
@@ -85,12 +87,14 @@ def load_topology(digest: str, data: bytes, entry_point: str, directory: Path) -
             if actual != digest:
                 raise PackageError(f"package {_short(digest)} is damaged: its bytes have the digest {_short(actual)}")
             _install(digest, Path(directory).resolve() / digest, data)
-        try:
-            return _topology(_finders[digest], entry_point)
-        except PackageError:
-            if fresh:
-                _remove(_finders[digest])
-            raise
+        finder = _finders[digest]
+    try:
+        return _topology(finder, entry_point)
+    except PackageError:
+        with _lock:
+            if fresh and _finders.get(digest) is finder:
+                _remove(finder)
+        raise
 
 
 def unload_package(digest: str) -> None:

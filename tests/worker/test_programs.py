@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from millwheel.core.catalog import Consumer
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import KeyExtractionError, PackageError
+from millwheel.sdk.loading import unload_package
+from millwheel.sdk.package import build_package
 from millwheel.worker.shell.programs import Programs
 
 CODE = specs.CodeReference(digest="ab" * 32, entry_point="other:topology")
@@ -38,3 +42,55 @@ async def test_keys_by_fields_need_no_code(tmp_path: Path) -> None:
     programs = Programs(tmp_path, missing)
     extract = programs.extractor(consumer(specs.KeySpec(fields=["user"])), "clicks")
     assert extract({"user": "u"}) == b"u"
+
+
+def packaged(directory: Path, module: str, before: str = "") -> tuple[specs.TopologySpec, bytes]:
+    """A topology in a file of its own, and its package."""
+    directory.mkdir()
+    path = directory / f"{module}.py"
+    path.write_text(f"{before}\nimport millwheel as mw\n\ntopology = mw.Topology({module!r})\n")
+    made = build_package(f"{path}:topology")
+    code = specs.CodeReference(digest=made.digest, entry_point=made.entry_point)
+    spec = specs.TopologySpec(name=module, code=code, computations=[specs.ComputationSpec(name="c")])
+    return spec, made.data
+
+
+async def test_g8_a_package_that_takes_long_or_is_broken_holds_no_other_back_7_1(tmp_path: Path) -> None:
+    """One that is slow to come, one whose import never seems to end, one that fails, and one that is fine."""
+    packages = {
+        spec.code.digest: (spec, data)
+        for spec, data in (
+            packaged(tmp_path / "1", "late_to_come"),
+            packaged(tmp_path / "2", "slow_to_import", "import time; time.sleep(2)"),
+            packaged(tmp_path / "3", "broken", "import no_such_module_anywhere"),
+            packaged(tmp_path / "4", "fine"),
+        )
+    }
+    late, slow, broken, fine = [spec for spec, _ in packages.values()]
+    comes, told = asyncio.Event(), asyncio.Event()
+
+    async def fetch(digest: str) -> bytes:
+        if digest == late.code.digest:
+            await comes.wait()
+        return packages[digest][1]
+
+    programs = Programs(tmp_path / "unpacked", fetch)
+    programs.on_loaded = told.set
+    try:
+        began = time.monotonic()
+        assert not await programs.load_all([late, slow, broken, fine])
+        assert programs.has(fine.code)
+        assert "no_such_module_anywhere" in programs.failure(broken.code)
+        assert [programs.is_loading(one.code) for one in (late, slow, broken, fine)] == [True, True, False, False]
+        assert not await programs.load_all([late, slow, fine])
+        assert time.monotonic() - began < 1.8, "nobody waits for the slow ones"
+        comes.set()
+        async with asyncio.timeout(20):
+            while not (programs.has(late.code) and programs.has(slow.code)):
+                await told.wait()
+                told.clear()
+        assert await programs.load_all([late, slow, fine])
+    finally:
+        programs.close()
+        for spec in (late, slow, broken, fine):
+            unload_package(spec.code.digest)

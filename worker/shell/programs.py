@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
 
 from millwheel.core.catalog import Consumer, code_of
 from millwheel.rpc.v1 import topology_pb2 as topology
@@ -15,9 +19,43 @@ from millwheel.sdk.keys import mapping_extractor
 from millwheel.sdk.loading import load_topology, unload_package
 from millwheel.sdk.topology import Topology
 
-__all__ = ["Programs"]
+__all__ = ["Programs", "beside"]
 
 log = logging.getLogger("millwheel.worker")
+
+Loaded = TypeVar("Loaded")
+
+Place: TypeAlias = tuple[str, str]
+"""A package's digest, and the entry point in it."""
+
+_PATIENCE: Final = 0.5
+"""Seconds that are waited for packages that have just begun to be loaded: most are there by then."""
+
+
+async def beside(call: Callable[[], Loaded]) -> Loaded:
+    """The result of ``call`` in a thread of its own: it may take any time, or never end, and nothing waits for it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Loaded] = loop.create_future()
+
+    def tell(result: Loaded | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(result)  # type: ignore[arg-type]
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = call()
+        except BaseException as error:
+            failure = error
+        with suppress(RuntimeError):  # the loop may have ended
+            loop.call_soon_threadsafe(tell, result, failure)
+
+    threading.Thread(target=run, name="user code", daemon=True).start()
+    return await done
 
 
 class Programs:
@@ -26,21 +64,37 @@ class Programs:
     def __init__(self, directory: Path, fetch: Callable[[str], Awaitable[bytes]]) -> None:
         self._directory = directory
         self._fetch = fetch
-        self._loaded: dict[tuple[str, str], Topology] = {}
-        self._failures: dict[tuple[str, str], str] = {}
-        self._lock = asyncio.Lock()
+        self._loaded: dict[Place, Topology] = {}
+        self._failures: dict[Place, str] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._loading: dict[Place, asyncio.Task[None]] = {}
+        self.on_loaded: Callable[[], None] = lambda: None
+        """Called when a package that was not waited for is loaded, or has failed."""
 
     async def load_all(self, specs: Iterable[topology.TopologySpec]) -> bool:
-        """Load what is missing; False if something still is. A package that fails does not keep others waiting."""
+        """Load what is missing; False if something still is.
+
+        Each package is loaded by itself, and none waits for another: what takes long goes on when this has returned.
+        """
         wanted = {
             (code.digest, code.entry_point): (code, spec.name)
             for spec in specs
             for code in (code_of(spec, computation) for computation in spec.computations)
         }
         self._failures = {place: why for place, why in self._failures.items() if place in wanted}
-        for place, (code, name) in wanted.items():
-            if place in self._loaded:
-                continue
+        begun = [
+            self._begin(place, code, name)
+            for place, (code, name) in wanted.items()
+            if place not in self._loaded and place not in self._loading
+        ]
+        if begun:
+            _, late = await asyncio.wait(begun, timeout=_PATIENCE)
+            for task in late:
+                task.add_done_callback(lambda task: None if task.cancelled() else self.on_loaded())
+        return wanted.keys() <= self._loaded.keys()
+
+    def _begin(self, place: Place, code: topology.CodeReference, name: str) -> asyncio.Task[None]:
+        async def work() -> None:
             try:
                 await self.load(code)
                 self._failures.pop(place, None)
@@ -49,7 +103,16 @@ class Programs:
                 self._failures[place] = f"the code of topology {name!r} cannot be loaded: {error}"
                 if told != self._failures[place]:
                     log.error("%s", self._failures[place])
-        return wanted.keys() <= self._loaded.keys()
+            finally:
+                del self._loading[place]
+
+        task = self._loading[place] = asyncio.get_running_loop().create_task(work())
+        return task
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        for task in self._loading.values():
+            task.cancel()
 
     def keep(self, codes: Iterable[topology.CodeReference]) -> None:
         """Forget the packages that none of these names, and nothing here runs any more: their modules are let go."""
@@ -57,20 +120,28 @@ class Programs:
         gone = self._loaded.keys() - wanted
         for place in gone:
             del self._loaded[place]
-        for digest in {digest for digest, _ in gone} - {digest for digest, _ in self._loaded}:
+        busy = {digest for digest, lock in self._locks.items() if lock.locked()}
+        for digest in sorted({digest for digest, _ in gone} - {digest for digest, _ in self._loaded} - busy):
             unload_package(digest)
 
     def failure(self, code: topology.CodeReference) -> str:
         """Why a package could not be loaded; empty if it was, or was not tried yet."""
         return self._failures.get((code.digest, code.entry_point), "")
 
+    def is_loading(self, code: topology.CodeReference) -> bool:
+        """Whether a package is being loaded, and has not failed before."""
+        place = code.digest, code.entry_point
+        return place in self._loading and place not in self._failures
+
     async def load(self, code: topology.CodeReference) -> Topology:
         """The topology object of a package; PackageError says why it cannot be had."""
         place = (code.digest, code.entry_point)
-        async with self._lock:
+        async with self._locks.setdefault(code.digest, asyncio.Lock()):
             if place not in self._loaded:
                 package = await self._fetch(code.digest)
-                self._loaded[place] = load_topology(code.digest, package, code.entry_point, self._directory)
+                self._loaded[place] = await beside(
+                    partial(load_topology, code.digest, package, code.entry_point, self._directory)
+                )
         return self._loaded[place]
 
     def has(self, code: topology.CodeReference) -> bool:

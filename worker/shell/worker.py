@@ -322,7 +322,8 @@ class Worker:
         gone = [
             journal
             for journal, hosted in self.hosted.items()
-            if journal not in owned or owned[journal].interval.sequencer != hosted.sequencer
+            if journal not in owned
+            or (owned[journal].interval.sequencer != hosted.sequencer and not self._awaits_code(owned[journal]))
         ]
         stopping = [asyncio.ensure_future(self._stop(journal)) for journal in gone]
         # Each lets go at its first step. That hooks of theirs do not end at once keeps nothing waiting.
@@ -353,6 +354,11 @@ class Worker:
 
     async def _load_code_of_all(self) -> bool:
         return await self.programs.load_all(record.spec for _, record in self.catalog.live_topologies())
+
+    def _awaits_code(self, owned: OwnedInterval) -> bool:
+        """Whether the code that the interval is to run next is still being loaded: until then the old goes on."""
+        found = self.catalog.computation(owned.incarnation)
+        return found is not None and self.programs.is_loading(code_of(*_specs(found)))
 
     def _forget_code(self) -> None:
         """Whatever no live topology names is forgotten, once nothing here runs it."""
