@@ -57,6 +57,12 @@ SEED ?= 1
 test-restarts: install ## Kill the server over and over under a load that verifies itself (RESTARTS=120 SEED=1)
 	@MILLWHEEL_RESTARTS=$(RESTARTS) MILLWHEEL_SEED=$(SEED) $(RUN) pytest -s tests/system/test_restarts.py $(ARGS)
 
+# How many hostile cases in all, drawn from SEED.
+CASES ?= 100000
+.PHONY: fuzz
+fuzz: components ## Hostile input at every surface: calls, settings, specs, packages, stored values (CASES=100000 SEED=1)
+	@$(RUN) python -m tests.fuzz --cases $(CASES) --seed $(SEED) $(ARGS)
+
 # The whole cluster in virtual time, from SEEDS seeds, of which SEED is the first.
 SEEDS ?= 300
 .PHONY: simulate

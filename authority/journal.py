@@ -154,5 +154,5 @@ def _decode(blob: bytes, where: str, known: int, decoder: msgspec.msgpack.Decode
         raise CorruptValueError(where, f"format {blob[:1].hex() or 'none'} is not {known:02x}, the one known here")
     try:
         return decoder.decode(memoryview(blob)[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptValueError(where, str(error)) from error

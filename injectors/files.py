@@ -254,7 +254,7 @@ def _load(path: Path | None) -> dict[str, _Start]:
         return {}
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, _Start])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(
             f"checkpoint {path} is not one of ours ({error}): name another, or remove it; under the same process name "
             "nothing is injected twice"

@@ -125,7 +125,7 @@ class LineParser:
     def _json(self, line: bytes) -> Any:
         try:
             value = msgspec.json.decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise LineError(f"no JSON: {error}") from error
         if not isinstance(value, dict):
             raise LineError(f"no JSON object: {line[:80]!r}")

@@ -100,7 +100,7 @@ class Packages:
         row = await self._row(digest, digest.encode())
         try:
             return None if row is None else msgspec.msgpack.decode(row.blob, type=_Manifest)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise _damaged(digest, str(error)) from error
 
     async def _row(self, digest: str, key: bytes) -> StateRow | None:

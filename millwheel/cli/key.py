@@ -105,7 +105,7 @@ def _state(told: wire.InspectKeyResponse) -> Any:
         return None
     try:
         return msgspec.json.decode(told.state_text)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return told.state_text or {"base64": base64.b64encode(told.state).decode()}
 
 

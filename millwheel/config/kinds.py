@@ -53,7 +53,10 @@ def _parsed(parse: Callable[[str], Any], takes: str) -> Callable[[str], Any]:
 
 
 def _finite(value: float) -> float:
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise ValueError("it takes a finite number")
     return number
@@ -66,7 +69,12 @@ def _strings(value: list[Any]) -> tuple[str, ...]:
 
 
 def _path(text: str) -> Path | None:
-    return Path(text).expanduser() if text else None
+    if "\0" in text:
+        raise ValueError("it takes a path, and no path has a NUL")
+    try:
+        return Path(text).expanduser() if text else None
+    except RuntimeError as error:
+        raise ValueError(f"it takes a path: {error}") from error
 
 
 def _choice(names: tuple[str, ...]) -> Kind:

@@ -117,6 +117,8 @@ class _Layers:
             self.problems.append(Problem(str(path), f"the file is not UTF-8: {error.reason} at byte {error.start}"))
         except tomllib.TOMLDecodeError as error:
             self.problems.append(Problem(str(path), f"the file is not TOML: {error}"))
+        except RecursionError:
+            self.problems.append(Problem(str(path), "the file nests lists or tables too deeply for settings"))
         else:
             for section, given in content.items():
                 self._read_section(path, text, section, given)

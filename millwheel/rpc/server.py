@@ -13,6 +13,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.parsing import Parsing
 from millwheel.rpc.security import TlsFiles, server_credentials
 
 __all__ = [
@@ -50,7 +51,7 @@ SERVER_OPTIONS: Final[Sequence[tuple[str, int]]] = (
 
 def create_server(interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = ()) -> grpc.aio.Server:
     """A server with MillWheel's limits; add services, then :func:`bind` it."""
-    return grpc.aio.server(options=list(SERVER_OPTIONS), interceptors=interceptors)
+    return grpc.aio.server(options=list(SERVER_OPTIONS), interceptors=[*interceptors, Parsing()])
 
 
 def bind(server: grpc.aio.Server, port: int = 0, host: str = LOOPBACK, tls: TlsFiles | None = None) -> str:

@@ -45,7 +45,7 @@ class StoredState:
         """It as plain dicts, lists and scalars, if it was stored as MessagePack; else ValueDecodeError."""
         try:
             return msgspec.msgpack.decode(self.data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueDecodeError(f"a stored state of version {self.version} is no MessagePack: {error}") from error
 
 
@@ -83,5 +83,5 @@ def _open(data: bytes, where: str) -> StoredState:
     size = {0xCC: 2, 0xCD: 3, 0xCE: 5}.get(data[1], 1) if len(data) > 1 else 0
     try:
         return StoredState(msgspec.msgpack.decode(data[1 : 1 + size], type=int), data[1 + size :])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueDecodeError(f"{where}: its stored state has no version: {error}") from error

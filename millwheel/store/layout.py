@@ -150,7 +150,7 @@ def decode_parts(value: bytes, where: str) -> tuple[PartId, ...]:
     """The part list of a stored value; CorruptValueError naming ``where``."""
     try:
         return tuple(PartId(*fields) for fields in _parts_decoder.decode(unwrap(value, where)))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptValueError(where, f"no list of parts: {error}") from error
 
 

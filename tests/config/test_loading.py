@@ -173,3 +173,13 @@ def test_lines_of_settings() -> None:
     assert line_of(text, "rpc", "listen") == 7
     assert line_of(text, "logging", "") == 2
     assert line_of(text, "store", "listen") == 0
+
+
+def test_values_that_no_type_of_python_holds_are_mistakes_with_a_place(tmp_path: Path) -> None:
+    """They ended the daemon with a traceback."""
+    told = problems(write(tmp_path, f"[worker]\nlease_seconds = {'9' * 400}\n"))
+    assert "millwheel.toml:2" in told
+    assert "a finite number" in told
+    assert "nests" in problems(write(tmp_path, "[worker]\nlease_seconds = " + "[" * 5_000))
+    assert "takes a path" in problems(write(tmp_path, '[worker]\npackages = "~nobody-of-this-name/x"\n'))
+    assert "NUL" in problems(write(tmp_path, '[worker]\npackages = "a\\u0000b"\n'))

@@ -86,7 +86,7 @@ def decode_entry(blob: bytes, where: str) -> Entry:
     """The entry in ``blob``; CorruptValueError naming ``where`` if it is not one of this format."""
     try:
         entry = _entry_decoder.decode(blob)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptValueError(where, f"not a journal entry: {error}") from error
     if entry.format != FORMAT:
         raise CorruptValueError(where, f"journal entry of format {entry.format}; this version reads format {FORMAT}")
@@ -102,7 +102,7 @@ def decode_part(blob: bytes, type_: Any, where: str) -> Any:
     """The value of a base part as ``type_``; CorruptValueError naming ``where`` if it is not one."""
     try:
         number, value = msgspec.msgpack.decode(blob, type=tuple[int, type_])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptValueError(where, f"not a base part: {error}") from error
     if number != FORMAT:
         raise CorruptValueError(where, f"base part of format {number}; this version reads format {FORMAT}")

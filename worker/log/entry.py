@@ -80,7 +80,7 @@ def decode(blob: bytes, type_: type[Blob], where: str) -> Blob:
     """The value in ``blob``; CorruptValueError naming ``where`` if it is not one of this type and format."""
     try:
         value: Blob = _decoders[type_].decode(blob)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptValueError(where, f"not a {type_.__name__}: {error}") from error
     if value.format != FORMAT:
         raise CorruptValueError(where, f"{type_.__name__} of format {value.format}; this version reads format {FORMAT}")

@@ -221,11 +221,13 @@ def _invalid(message: str, remedy: str) -> RequestError:
 
 
 async def _read_acks(requests: AsyncIterator[wire.SubscribeRequest], host: LogHostLike, call: _Call) -> None:
-    async for request in requests:
-        if request.WhichOneof("request") != "ack":
-            call.queue.put_nowait(_invalid("a second start on one call", "open a call for each subscription"))
-            return
-        host.post(AckOffset(call, request.ack.below_offset))
+    try:
+        async for request in requests:
+            if request.WhichOneof("request") != "ack":
+                raise _invalid("a second start on one call", "open a call for each subscription")
+            host.post(AckOffset(call, request.ack.below_offset))
+    except RequestError as error:
+        call.queue.put_nowait(error)
 
 
 def _response(publish: Publish) -> wire.SubscribeResponse:

@@ -1,0 +1,172 @@
+"""What a server answers to bytes that are no message, and to methods that it does not have: a refusal with details.
+
+gRPC for Python turns what a deserializer raises into UNKNOWN, with a traceback in the server's log. Here a message that
+cannot be parsed is handed on as such, and ends its call before a service sees it. Generated services raise
+NotImplementedError for what a role leaves out of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from millwheel.rpc.errors import abort
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.gate import Interceptor
+
+__all__ = ["Parsing"]
+
+
+class _Unparsed:
+    """Stands for a message that could not be parsed."""
+
+    __slots__ = ("why",)
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+class Parsing(Interceptor):
+    """Wraps every handler of a server."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """The call's handler, for whole messages alone."""
+        handler: Any = await continuation(handler_call_details)
+        if handler is None or handler.request_deserializer is None:
+            return handler  # type: ignore[no-any-return]
+        name = handler_call_details.method
+        how = {"request_deserializer": _parser(handler.request_deserializer)}
+        how["response_serializer"] = handler.response_serializer
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(_one_to_one(name, handler.unary_unary), **how)
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(_one_to_many(name, handler.unary_stream), **how)
+        if handler.stream_unary is not None:
+            return grpc.stream_unary_rpc_method_handler(_many_to_one(name, handler.stream_unary), **how)
+        return grpc.stream_stream_rpc_method_handler(_many_to_many(name, handler.stream_stream), **how)
+
+
+def _parser(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def parsed(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError as error:
+            return _Unparsed(str(error))
+
+    return parsed
+
+
+def _one_to_one(name: str, behave: Any) -> Any:
+    async def call(request: Any, context: Any) -> Any:
+        if type(request) is _Unparsed:
+            await abort(context, _refusal(name, request))
+        try:
+            return await behave(request, context)
+        except NotImplementedError:
+            await abort(context, _absence(name))
+
+    return call
+
+
+def _one_to_many(name: str, behave: Any) -> Any:
+    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+        if type(request) is _Unparsed:
+            await abort(context, _refusal(name, request))
+        async for response in _responses(name, behave, request, context):
+            yield response
+
+    return call
+
+
+def _many_to_one(name: str, behave: Any) -> Any:
+    async def call(requests: AsyncIterator[Any], context: Any) -> Any:
+        whole = _Whole(name, requests)
+        try:
+            response = await behave(whole, context)
+        except RequestError as error:
+            await abort(context, error)
+        except NotImplementedError:
+            await abort(context, _absence(name))
+        if whole.failure is not None:
+            await abort(context, whole.failure)
+        return response
+
+    return call
+
+
+def _many_to_many(name: str, behave: Any) -> Any:
+    async def call(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        whole = _Whole(name, requests)
+        try:
+            async for response in _responses(name, behave, whole, context):
+                yield response
+        except RequestError as error:
+            await abort(context, error)
+        if whole.failure is not None:
+            await abort(context, whole.failure)
+
+    return call
+
+
+async def _responses(name: str, behave: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+    """What a service answers."""
+    try:
+        async with aclosing(behave(request, context)) as responses:
+            async for response in responses:
+                yield response
+    except NotImplementedError:
+        await abort(context, _absence(name))
+
+
+class _Whole:
+    """The messages up to one that cannot be parsed: that ends the call, once its service has no more to say.
+
+    Whoever reads gets a RequestError; one who reads in a task of its own may keep that to itself, so it is remembered.
+    """
+
+    def __init__(self, name: str, requests: AsyncIterator[Any]) -> None:
+        self.failure: RequestError | None = None
+        self._name = name
+        self._requests = requests
+        self._messages: AsyncIterator[Any] | None = None
+
+    def __aiter__(self) -> _Whole:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        if self._messages is None:
+            # Not before it is asked for: gRPC wants what it begins to be read.
+            self._messages = aiter(self._requests)
+        request = await anext(self._messages)
+        if type(request) is _Unparsed:
+            self.failure = _refusal(self._name, request)
+            raise self.failure
+        return request
+
+
+def _absence(name: str) -> RequestError:
+    return RequestError(
+        FailureCode.UNIMPLEMENTED,
+        f"this server does not offer {name}",
+        "ask the role that does: docs/operations.md lists who serves what",
+        reason="METHOD_UNKNOWN",
+    )
+
+
+def _refusal(name: str, request: _Unparsed) -> RequestError:
+    return RequestError(
+        FailureCode.INVALID_ARGUMENT,
+        f"{name}: what was sent is no such message: {request.why}",
+        "send a message of the version of the protocol that this server speaks",
+        reason="MESSAGE_INVALID",
+    )

@@ -1,0 +1,214 @@
+"""Every method of every service, called with messages of odd values and with raw bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+from random import Random
+from typing import Any, Final
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+import millwheel.rpc.v1
+from millwheel.rpc.channel import open_channel
+from millwheel.rpc.errors import from_rpc_error
+from millwheel.rpc.v1 import control_pb2
+from tests.fuzz.odd import damaged, odd_message
+from tests.fuzz.tally import Unclear
+from tests.fuzz.targets import Target
+
+__all__ = ["Calls", "Faults", "methods"]
+
+_CLEAR: Final = frozenset(
+    {
+        "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED", "ABORTED",
+        "OUT_OF_RANGE", "UNAVAILABLE", "UNAUTHENTICATED", "PERMISSION_DENIED",
+        "UNIMPLEMENTED",
+    }
+)  # fmt: skip
+_HANGS: Final = 5.0
+"""Seconds after which a call that should have ended counts as one that hangs."""
+_OPEN: Final = 0.02
+"""Seconds for which a stream that may stay open is listened to."""
+
+_UNHEARD: Final = "Internal error from Core"
+"""What gRPC's client says when a call was answered while it still sent: it loses the answer."""
+
+_ABSENT: Final = "UNIMPLEMENTED"
+
+_STAYS: Final = frozenset({"WatchRouting", "WatchWatermarks", "Subscribe", "Watch"})
+"""Methods that answer for as long as somebody listens."""
+_SLOW: Final = frozenset({"MoveInterval", "SplitInterval", "MergeIntervals", "GetClusterHealth", "PrepareRelease"})
+"""Methods that ask others, and are called less often."""
+_OWN: Final = frozenset(
+    {
+        "CancelTopology", "DrainTopology", "PauseTopology", "UpdateTopology", "RemoveComputation", "AcceptSequencer",
+        "ExpectInjectors", "Report", "OpenInjector", "RetireInjector", "RetireQuery", "MoveInterval", "SplitInterval",
+        "MergeIntervals", "DeleteCursor",
+    }
+)  # fmt: skip
+"""Methods by which whoever may call them ends or takes over what is named: they get no name of what is to stay."""
+
+
+class Faults(logging.Handler):
+    """Faults of the server's own that were logged, for nobody is told of them otherwise."""
+
+    _SIGNS: Final = ("a fault", "internal error", "never retrieved", "Unexpected exception", "Exception in callback")
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep what should never be logged."""
+        text = self.format(record)
+        if any(sign in text for sign in self._SIGNS) or (record.name.startswith("grpc") and record.exc_info):
+            self.found.append(text[-3_000:])
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method: where it is, and what it takes."""
+
+    path: str
+    name: str
+    request: type[Message]
+    streams: bool
+    """Whether it takes a stream."""
+
+
+def methods() -> list[Method]:
+    """All that the protos declare."""
+    found: list[Method] = []
+    for module in iter_modules(millwheel.rpc.v1.__path__, "millwheel.rpc.v1."):
+        if module.name.endswith("_pb2"):
+            for service in import_module(module.name).DESCRIPTOR.services_by_name.values():
+                found += [_method(service.full_name, one) for one in service.methods]
+    return found
+
+
+def _method(service: str, one: MethodDescriptor) -> Method:
+    return Method(f"/{service}/{one.name}", one.name, GetMessageClass(one.input_type), bool(one.client_streaming))
+
+
+class Calls:
+    """A surface: each case is one call at one server."""
+
+    def __init__(self, name: str, serve: Callable[[], AbstractAsyncContextManager[Target]]) -> None:
+        self.name = name
+        self._serve = serve
+        self._stack = AsyncExitStack()
+        self._methods = methods()
+        self._channels: list[grpc.aio.Channel] = []
+        self._serving: dict[str, list[grpc.aio.Channel]] = {}
+        """By path of a method, where it is served."""
+        self._faults = Faults()
+
+    async def __aenter__(self) -> Calls:
+        self._target = await self._stack.enter_async_context(self._serve())
+        for address in self._target.addresses:
+            self._channels.append(await self._stack.enter_async_context(open_channel(address)))
+        for method in self._methods:
+            found = [one for one in self._channels if await self._call(one, method, [b"\xff"]) != _ABSENT]
+            self._serving[method.path] = found or self._channels
+        logging.getLogger().addHandler(self._faults)
+        self._stack.callback(logging.getLogger().removeHandler, self._faults)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        async with self._stack:
+            await self._target.still_serves()
+
+    async def case(self, random: Random) -> str:
+        """One call; its status."""
+        method = random.choice(self._methods)
+        if method.name in _SLOW and random.random() < 0.8:
+            method = random.choice(self._methods)
+        payloads = [self._payload(random, method) for _ in range(self._count(random, method))]
+        channel = random.choice(self._serving[method.path] if random.random() < 0.98 else self._channels)
+        try:
+            status = await self._call(channel, method, payloads)
+        except Unclear as error:
+            raise Unclear(f"{method.path} with {[one[:300] for one in payloads]}: {error}") from None
+        if self._faults.found:
+            told = self._faults.found.pop()
+            self._faults.found.clear()
+            raise Unclear(f"{method.path} with {[one[:300] for one in payloads]}: a fault was logged: {told}")
+        return status
+
+    def _count(self, random: Random, method: Method) -> int:
+        # To a call without its one message gRPC itself says nothing until the deadline: there is no such case.
+        return random.choice((0, 1, 1, 1, 1, 2, 3)) if method.streams else 1
+
+    def _payload(self, random: Random, method: Method) -> bytes:
+        how = random.random()
+        if how < 0.1:
+            return random.randbytes(random.randrange(200))
+        words = () if method.name in _OWN else self._target.words
+        message = odd_message(random, method.request(), words, random.choice((0.3, 0.7, 1.0)))
+        if isinstance(message, control_pb2.SubmitTopologyRequest | control_pb2.ValidateTopologyRequest):
+            self._like_ours(random, message)
+        whole = message.SerializeToString()
+        return damaged(random, whole) if how < 0.3 else whole
+
+    def _like_ours(self, random: Random, message: Any) -> None:
+        """Odd values in a spec that is right otherwise come farther."""
+        if random.random() < 0.5:
+            spec = message.spec.__class__()
+            spec.CopyFrom(self._target.spec)
+            odd_message(random, spec, self._target.words, 0.1)
+            message.spec.CopyFrom(spec)
+
+    async def _call(self, channel: grpc.aio.Channel, method: Method, payloads: list[bytes]) -> str:
+        open_call: Any = channel
+        if method.streams:
+            call = open_call.stream_stream(method.path)(timeout=_HANGS)
+        else:
+            call = open_call.unary_stream(method.path)(payloads[0], timeout=_HANGS)
+        try:
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # answered before all was sent: see there
+                for payload in payloads if method.streams else ():
+                    await call.write(payload)
+                if method.streams:
+                    await call.done_writing()
+            if method.name in _STAYS:
+                return await self._listen(call)
+            async for _ in call:
+                pass
+        except grpc.aio.AioRpcError as error:
+            if method.streams and error.details() == _UNHEARD:
+                return "ENDED MIDWAY"
+            return _judged(error)
+        return "OK"
+
+    async def _listen(self, call: Any) -> str:
+        try:
+            async with asyncio.timeout(_OPEN):
+                async for _ in call:
+                    return "OK"
+        except TimeoutError:
+            return "OPEN"
+        finally:
+            call.cancel()
+        return "OK"
+
+
+def _judged(error: grpc.aio.AioRpcError) -> str:
+    """The status, if it is a clear one: of a kind that says what to do, and with a reason for programs."""
+    status = error.code().name
+    told = from_rpc_error(error)
+    if status == "DATA_LOSS":
+        raise Unclear(f"nothing is damaged, and yet: {told}")
+    if status == "UNIMPLEMENTED" and "not found" in (error.details() or "").lower():
+        return status  # another role's service, which gRPC answers for
+    if status not in _CLEAR or not told.message or "grpc-status-details-bin" not in (error.trailing_metadata() or {}):
+        raise Unclear(f"{status}: {error.details()}")
+    return status

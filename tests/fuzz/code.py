@@ -1,0 +1,169 @@
+"""Topology specs and code packages: what is wrong with one is named, and another that is right still loads."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import tempfile
+import zipfile
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from millwheel.core.catalog import Catalog, code_of
+from millwheel.master.validation import validate
+from millwheel.rpc.v1 import topology_pb2
+from millwheel.sdk.errors import MillwheelError, PackageError
+from millwheel.sdk.loading import load_topology, unload_package
+from millwheel.sdk.package import build_package
+from millwheel.worker.shell.programs import Programs
+from tests.fuzz.odd import ODD_WORDS, damaged, odd_message
+from tests.fuzz.tally import Unclear
+from tests.system.speaking import SOURCE
+
+__all__ = ["Packages", "Specs"]
+
+_ATTRIBUTES: Final = ("words", "", "Count", "no such", "__class__", "words.x", "a:b")
+_LINES: Final = (
+    "import nothing_of_this_name", "raise SystemExit(3)", "1 / 0", "words = 7", "def", "\0", "import sys; sys.exit()",
+    "raise KeyboardInterrupt if False else ValueError", "from . import words", "import os.path.nothing",
+    "words = mw.Topology('other')", "raise BaseExceptionGroup('x', [ValueError()])", "# -*- coding: nothing -*-",
+)  # fmt: skip
+
+
+_NAMES: Final = (*ODD_WORDS, "json.py", "os/__init__.py", "millwheel/x.py", "fuzzed_package.py/x", "a/")
+
+
+class Specs:
+    """A surface: each case is one spec, given to what takes it apart at a master and at a worker."""
+
+    name = "specs"
+
+    async def __aenter__(self) -> Specs:
+        self._place = tempfile.TemporaryDirectory(prefix="millwheel-fuzz-")
+        source = Path(self._place.name) / "fuzzed_specs.py"
+        source.write_text(SOURCE)
+        package = build_package(f"{source}:words")
+        topology = load_topology(package.digest, package.data, package.entry_point, Path(self._place.name) / "packages")
+        self._digest = package.digest
+        self._spec = topology.to_spec(package.reference())
+        self._words = ("words", "count", "spoken", "seen", "text", package.digest, package.entry_point)
+
+        async def fetch(digest: str) -> bytes:
+            if digest != package.digest:
+                raise PackageError(f"there is no package {digest!r}")
+            return package.data
+
+        self._programs = Programs(Path(self._place.name) / "worker", fetch)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._programs.keep(())
+        unload_package(self._digest)
+        self._place.cleanup()
+
+    async def case(self, random: Random) -> str:
+        """One spec that is nearly right, or altogether odd."""
+        spec = topology_pb2.TopologySpec()
+        spec.CopyFrom(self._spec)
+        odd_message(random, spec, self._words, random.choice((0.02, 0.1, 0.3, 0.8)))
+        if random.random() < 0.3:
+            try:
+                spec = topology_pb2.TopologySpec.FromString(damaged(random, spec.SerializeToString()))
+            except Exception:
+                return "NO MESSAGE"
+        problems = validate(spec, Catalog())
+        if not all(one.where and one.message for one in problems):
+            raise Unclear(f"no place, or no reason: {problems}")
+        if problems:
+            return "REFUSED"
+        return await self._run(spec)
+
+    async def _run(self, spec: topology_pb2.TopologySpec) -> str:
+        if not await self._programs.load_all([spec]):
+            return "CODE MISSING"
+        for computation in spec.computations:
+            try:
+                self._programs.compile(code_of(spec, computation), computation.name)
+            except MillwheelError:
+                return "CODE DIFFERS"
+        return "OK"
+
+
+class Packages:
+    """A surface: each case is one code package, damaged or made to do harm."""
+
+    name = "packages"
+
+    async def __aenter__(self) -> Packages:
+        self._place = tempfile.TemporaryDirectory(prefix="millwheel-fuzz-")
+        self._root = Path(self._place.name)
+        source = self._root / "fuzzed_package.py"
+        source.write_text(SOURCE)
+        self._package = build_package(f"{source}:words")
+        self._level = logging.getLogger("millwheel").level
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._place.cleanup()
+
+    async def case(self, random: Random) -> str:
+        """One package; afterwards a whole one of the same names loads, and gets its own code."""
+        data, entry_point = self._data(random), f"fuzzed_package:{random.choice(_ATTRIBUTES[:1] * 5 + _ATTRIBUTES[1:])}"
+        if random.random() < 0.05:
+            entry_point = random.choice(ODD_WORDS)
+        digest = hashlib.sha256(data).hexdigest()
+        if random.random() < 0.05:
+            digest = random.choice((digest[:-1], "", "../../x", self._package.digest))
+        place = self._root / "packages"
+        try:
+            load_topology(digest, data, entry_point, place)
+            status = "OK"
+        except PackageError as error:
+            if not str(error):
+                raise Unclear("refused without a reason") from error
+            status = "REFUSED"
+        finally:
+            unload_package(digest)
+        outside = sorted(path.name for path in self._root.iterdir())
+        if outside not in (["fuzzed_package.py"], ["fuzzed_package.py", "packages"]):
+            raise Unclear(f"files outside of the package's place: {outside}")
+        if random.random() < 0.05:
+            whole = self._package
+            load_topology(whole.digest, whole.data, whole.entry_point, place)
+            unload_package(whole.digest)
+        for made in place.iterdir() if place.exists() else ():
+            _remove(made)
+        return status
+
+    def _data(self, random: Random) -> bytes:
+        how = random.random()
+        if how < 0.4:
+            return damaged(random, self._package.data)
+        if how < 0.45:
+            return random.randbytes(random.randrange(300))
+        return self._archive(random)
+
+    def _archive(self, random: Random) -> bytes:
+        buffer = io.BytesIO()
+        methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+        with zipfile.ZipFile(buffer, "w", random.choice(methods)) as archive:
+            source = SOURCE.splitlines()
+            if random.random() < 0.8:
+                source.insert(random.randrange(len(source)), random.choice(_LINES))
+            archive.writestr("fuzzed_package.py", "\n".join(source))
+            for name in random.sample(_NAMES, random.randrange(3)):
+                if name:
+                    archive.writestr(zipfile.ZipInfo(name[:60_000]), random.randbytes(random.randrange(50)))
+        whole = buffer.getvalue()
+        return damaged(random, whole) if random.random() < 0.3 else whole
+
+
+def _remove(path: Path) -> None:
+    import shutil
+
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink()

@@ -1,0 +1,211 @@
+"""Every kind of stored value, damaged: named by whoever reads it, not served, and not written over."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.authority.journal import decode_entry as decode_authority_entry
+from millwheel.authority.journal import decode_part as decode_authority_part
+from millwheel.coordination.contract import DamagedValueError
+from millwheel.coordination.embedded import EmbeddedCoordinator
+from millwheel.core.keys import ALL_KEYS
+from millwheel.store import layout
+from millwheel.store.contract import CorruptValueError, PartId
+from millwheel.store.database import EmbeddedDatabase
+from millwheel.store.envelope import unwrap
+from millwheel.store.rocks import Batch
+from millwheel.worker.interval.entry import BaseMeta, TimerRow, decode_entry, decode_part
+from millwheel.worker.log.entry import LogEntry, LogMeta, SegmentBlob, decode
+from tests.fuzz.odd import damaged
+from tests.fuzz.tally import Unclear
+from tests.fuzz.targets import made_database
+
+__all__ = ["Contents", "StoredValues"]
+
+_LATER: Final = 1 << 60
+"""A sequencer above all that were drawn."""
+
+
+class StoredValues:
+    """A surface: each case damages one row of a database that a server has left, reads it, and puts it back."""
+
+    name = "stored"
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+        self._rows: dict[str, list[tuple[bytes, bytes]]] = {}
+
+    async def __aenter__(self) -> StoredValues:
+        place = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="millwheel-fuzz-"))) / "db"
+        shutil.copytree(await _made(), place)
+        self._database = await self._stack.enter_async_context(await EmbeddedDatabase.open(place))
+        rocks = self._database._rocks
+        kinds = {"head": layout.HEAD, "part list": layout.PARTS, "entry": b"e", "part": b"b", "coordinator": b"ck"}
+        for kind, prefix in kinds.items():
+            self._rows[kind] = rocks.scan(prefix, layout.past(prefix))
+        self._rows["revision"] = rocks.scan(b"cr", b"cs")
+        self._rows["state"] = rocks.scan(b"\x01", b"\xff", state=True)
+        empty = [kind for kind, rows in self._rows.items() if not rows]
+        if empty:
+            raise AssertionError(f"the database has nothing of: {', '.join(empty)}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def case(self, random: Random) -> str:
+        """One damaged value."""
+        kind = random.choice(sorted(self._rows))
+        key, value = random.choice(self._rows[kind])
+        bad = damaged(random, value)
+        if bad == value:
+            return "UNCHANGED"
+        self._put(kind, key, bad)
+        try:
+            await _READERS[kind](self._database, key, value)
+            if self._get(kind, key) != bad:
+                raise Unclear(f"{kind} {key!r} was written over")
+        finally:
+            self._put(kind, key, value)
+        return f"{kind} named"
+
+    def _put(self, kind: str, key: bytes, value: bytes) -> None:
+        rocks = self._database._rocks
+        batch = Batch(rocks)
+        if kind == "state":
+            batch.put(key, value, rocks.state_family)
+        else:
+            batch.put(key, value)
+        rocks.write(batch)
+        if kind in ("head", "part list"):
+            self._database.store._heads.load()
+
+    def _get(self, kind: str, key: bytes) -> bytes | None:
+        return self._database._rocks.get([key], state=kind == "state")[0]
+
+
+_databases: list[Path] = []
+
+
+async def _made() -> Path:
+    """A database to be copied; made once in this process."""
+    if not _databases:
+        place = Path(tempfile.mkdtemp(prefix="millwheel-fuzz-"))
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+        await made_database(place)
+        _databases.append(place / "db")
+    return _databases[0]
+
+
+async def _named(name: str, read: Callable[[], Awaitable[Any]]) -> None:
+    """``read`` raises, and names what is damaged."""
+    try:
+        found = await read()
+    except CorruptValueError as error:
+        if name not in error.where:
+            raise Unclear(f"{error.where} where {name} is damaged") from error
+        return
+    except DamagedValueError as error:
+        if name != error.key:
+            raise Unclear(f"{error.key} where {name} is damaged") from error
+        return
+    raise Unclear(f"{name} is damaged, and was served as {found!r:.300}")
+
+
+async def _head(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
+    journal = layout.journal_of(key)
+    await _named(journal, lambda: database.store.read_head(journal))
+    await _named(journal, lambda: database.store.fence(journal, _LATER))
+    await _named(journal, lambda: database.store.seal(journal, _LATER))
+    await _named(journal, lambda: database.store.create_journal(journal))
+
+
+async def _entry(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
+    journal, commit = key[1:-9].decode(), int.from_bytes(key[-8:], "big")
+    await _named(f"entry {commit} of journal {journal}", lambda: database.store.read_entries(journal, commit, commit))
+
+
+async def _part(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
+    journal = key[1:].partition(b"\0")[0].decode()
+    part: PartId = layout.part_of(journal, key)
+    await _named(f"part {part.name!r} of journal {journal}", lambda: database.store.read_parts(journal, [part]))
+
+
+async def _state(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
+    computation, _, name = key.partition(b"\0")
+    shown = f"{name.decode('utf-8', 'backslashreplace')!r} of computation {computation.decode()}"
+    await _named(shown, lambda: database.store.read_states(computation.decode(), [name]))
+    await _named(shown, lambda: database.store.scan_states(computation.decode(), ALL_KEYS, None, 1 << 20))
+
+
+async def _coordinator(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
+    coordinator = EmbeddedCoordinator(database._rocks, database._thread)
+    name = key[2:].decode()
+    await _named(name, lambda: coordinator.get(name))
+    entries = {entry.key: entry for entry in (await coordinator.list("")).entries}
+    if entries[name].value or not entries[name].damage or sum(bool(one.damage) for one in entries.values()) != 1:
+        raise Unclear(f"listed as {entries[name]!r:.300}")
+    await coordinator.close()
+
+
+async def _revision(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
+    async def read() -> object:
+        return EmbeddedCoordinator(database._rocks, database._thread)
+
+    await _named("revision of the coordinator", read)
+
+
+_READERS: Final[dict[str, Callable[[EmbeddedDatabase, bytes, bytes], Awaitable[None]]]] = {
+    "head": _head,
+    "part list": _head,
+    "entry": _entry,
+    "part": _part,
+    "state": _state,
+    "coordinator": _coordinator,
+    "revision": _revision,
+}
+
+
+class Contents(StoredValues):
+    """A surface: what is in a stored value, damaged before its checksum was made, as by a fault of ours or another
+    version: whoever takes it apart says so, by name, and by no other error."""
+
+    name = "contents"
+
+    async def case(self, random: Random) -> str:
+        """One payload, as each of the kinds of value that it might be."""
+        kind = random.choice(("entry", "part", "state"))
+        _, value = random.choice(self._rows[kind])
+        blob = damaged(random, unwrap(value, ""))
+        if kind == "state":
+            blob = blob[8:]
+        read = random.choice(_DECODERS)
+        try:
+            read(blob)
+        except CorruptValueError as error:
+            if "here" not in error.where:
+                raise Unclear(f"it is not said where: {error}") from error
+            return "REFUSED"
+        return "DECODED"
+
+
+_DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
+    lambda blob: decode_entry(blob, "here"),
+    lambda blob: decode_part(blob, BaseMeta, "here"),
+    lambda blob: decode_part(blob, list[TimerRow], "here"),
+    lambda blob: decode_authority_entry(blob, "here"),
+    lambda blob: decode_authority_part(blob, "here"),
+    lambda blob: decode(blob, LogEntry, "here"),
+    lambda blob: decode(blob, LogMeta, "here"),
+    lambda blob: decode(blob, SegmentBlob, "here"),
+    lambda blob: decode_part(blob, list[tuple[bytes, msgspec.Raw]], "here"),
+)

@@ -1,0 +1,62 @@
+"""What became of the cases of one surface, and the table of all of them."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import psutil
+
+__all__ = ["Tally", "Unclear", "memory", "table"]
+
+
+class Unclear(AssertionError):
+    """A case whose answer was no clear one: a fault of the server's, a hang, or damage that was served."""
+
+
+def memory() -> int:
+    """Bytes resident in this process, after everything that is garbage has gone."""
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+@dataclass(slots=True)
+class Tally:
+    """One surface. Memory in bytes, of the whole process; seconds."""
+
+    surface: str
+    cases: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    slowest: float = 0.0
+    slowest_case: int = -1
+    seconds: float = 0.0
+    memory_at_start: int = 0
+    memory_at_end: int = 0
+    unclear: list[str] = field(default_factory=list)
+
+    def note(self, case: int, status: str, seconds: float) -> None:
+        """A case has ended."""
+        self.cases += 1
+        self.statuses[status] += 1
+        self.seconds += seconds
+        if seconds > self.slowest:
+            self.slowest, self.slowest_case = seconds, case
+
+
+def table(tallies: Sequence[Tally]) -> str:
+    """For people: a line for each surface, then its statuses."""
+    lines = [
+        f"{'surface':<12} {'cases':>9} {'a second':>9} {'slowest':>10} {'memory before → after':>24} {'unclear':>8}",
+    ]
+    for one in tallies:
+        rate = one.cases / one.seconds if one.seconds else 0.0
+        held = f"{one.memory_at_start / 1e6:,.0f} → {one.memory_at_end / 1e6:,.0f} MB"
+        slowest = f"{one.slowest * 1e3:,.0f} ms"
+        lines.append(f"{one.surface:<12} {one.cases:>9,} {rate:>9,.0f} {slowest:>10} {held:>24} {len(one.unclear):>8,}")
+    lines.append(f"{'all':<12} {sum(one.cases for one in tallies):>9,}")
+    for one in tallies:
+        shown = ", ".join(f"{name} {count:,}" for name, count in one.statuses.most_common())
+        lines.append(f"{one.surface}: {shown}")
+    return "\n".join(lines)

@@ -1,0 +1,99 @@
+"""The servers that are fuzzed: real ones in this process, on loopback, with a topology that has work to do."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from millwheel.cli.dev_server import DevSettings, running
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import Injector
+from millwheel.rpc.v1 import topology_pb2
+from millwheel.sdk.package import CodePackage, build_package, load_topology
+from tests.daemons.together import together
+from tests.system import words as program
+from tests.system.speaking import SOURCE
+from tests.system.words import Word
+
+__all__ = ["Target", "cluster", "dev_server", "made_database"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Servers, and the names that mean something to them."""
+
+    addresses: tuple[str, ...]
+    words: tuple[str, ...]
+    """Of the topology that is to stay."""
+    spec: topology_pb2.TopologySpec
+    package: CodePackage
+    still_serves: Callable[[], Awaitable[None]]
+    """Raises unless the topology takes records as before."""
+
+
+@asynccontextmanager
+async def dev_server() -> AsyncIterator[Target]:
+    """All roles behind one address."""
+    async with AsyncExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millwheel-fuzz-")))
+        server = await stack.enter_async_context(running(DevSettings(place / "db", port=0)))
+        yield await _prepared(place, server.address, (server.address,))
+
+
+async def made_database(place: Path) -> None:
+    """A database at ``place / "db"`` with something of every kind in it, which nobody has open."""
+    async with running(DevSettings(place / "db", port=0)) as server:
+        target = await _prepared(place, server.address, (server.address,))
+        # So many commits that a journal is worth being made short.
+        async with Injector(server.address, "spoken", process="slow", topology=program.words) as injector:
+            for number in range(70):
+                await injector.send(Word(f"w{number % 9}"), timestamp=number + 1, position=number)
+                await injector.flush()
+        for hosted in list(server.worker.hosted.values()):
+            if not hosted.built.log_of:
+                await hosted.host.prepare_release()
+        await target.still_serves()
+
+
+@asynccontextmanager
+async def cluster() -> AsyncIterator[Target]:
+    """Each role's daemon as it is composed, behind an address of its own; the second master stands by."""
+    async with AsyncExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millwheel-fuzz-")))
+        made = await stack.enter_async_context(together(place))
+        daemons = [*made.masters, *made.authorities, *made.workers]
+        yield await _prepared(place, made.address, tuple(one.address for one in daemons))
+
+
+async def _prepared(place: Path, master: str, addresses: tuple[str, ...]) -> Target:
+    source = place / "fuzzed_words.py"
+    source.write_text(SOURCE)
+    package = build_package(f"{source}:words")
+    topology = load_topology(package.digest, package.data, package.entry_point, place / "packages")
+    spec = topology.to_spec(package.reference())
+    said = count(1)
+
+    async def speak() -> None:
+        number = next(said)
+        async with (
+            asyncio.timeout(20),
+            Injector(master, "spoken", process="speaker", topology=program.words) as injector,
+        ):
+            await injector.send(Word(f"w{number}"), timestamp=number, position=number)
+            await injector.flush()
+
+    async with ControlClient(master) as client:
+        await client.upload_package(package.digest, package.data)
+        await client.submit(spec)
+        await speak()
+        found = await client.get_topology("words")
+    words = ["words", "count", "spoken", "seen", "speaker", "w1", package.digest, package.entry_point]
+    for record in found.interval_maps:
+        for interval in record.intervals:
+            words += [interval.journal, interval.journal.rpartition(".j")[0], interval.owner.worker_id]
+    return Target(addresses, tuple(dict.fromkeys(words)), spec, package, speak)
