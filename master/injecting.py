@@ -169,7 +169,7 @@ def retire_query(known: Catalog, request: RetireQuery, now: Timestamp) -> Plan:
     record = catalog.BatchCursorRecord(
         query=request.query,
         committed_batch=known.batches[request.query],
-        retired_at_us=known.retired_queries.get(request.query, now),
+        retired_at_us=known.retired_queries.get(request.query, max(1, now)),
     )
     if request.query in known.retired_queries:
         return Plan(answer=lambda: record)

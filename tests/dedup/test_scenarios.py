@@ -135,6 +135,28 @@ def test_injector_sequences_need_no_admission_until_the_injector_is_retired_8() 
         assert judge(known, PositionIds("in/p/0", 0, [7]), sender=injector).outcome is Outcome.REFUSED_SEQUENCER
 
 
+def test_g1_a_source_that_others_go_on_with_outlives_a_retired_process_6_1_1() -> None:
+    dedup = Dedup(ALL_KEYS, "r1")
+    first, second = (Sender(f"injector/in/{name}", 1, None, "injector/in") for name in "pq")
+    commit(dedup, PositionIds("in/shared/0", 0, [7]), sender=first)
+    dedup.retire_injector("injector/in/p")
+    assert judge(dedup, PositionIds("in/shared/0", 0, [7]), sender=second).duplicates == [0]
+    assert judge(dedup, PositionIds("in/shared/0", 0, [8]), sender=first).outcome is Outcome.REFUSED_SEQUENCER
+
+
+def test_g13_a_retired_query_is_forgotten_but_not_while_a_record_of_it_is_on_its_way() -> None:
+    dedup = Dedup(ALL_KEYS, "r1")
+    commit(dedup, BatchIds("q", 3, [X]), sender=SPARK)
+    verdict = judge(dedup, BatchIds("q", 3, [Y]), sender=SPARK)
+    dedup.retire_query("q")
+    assert judge(dedup, BatchIds("q", 3, [X]), sender=SPARK).duplicates == [0], "it is said again later"
+    dedup.committed(dedup.take([(verdict, None)]))
+    dedup.retire_query("q")
+    assert (dedup.seen_ids, dedup.pending_ids) == (0, 0)
+    dedup.retire_query("q")
+    assert restored(dedup).seen_ids == 0
+
+
 def test_g13_positions_that_an_injector_counted_for_itself_go_with_its_sequencer_6_1_1() -> None:
     """Each start of a process that gives its records no ids of their own left a sequence behind, in every receiver and
     for ever. Its predecessors are refused by their sequencers; a partition's positions are whoever's sends it."""

@@ -200,3 +200,20 @@ def test_g1_the_same_id_in_two_batches_makes_two_weak_productions_6_1_3() -> Non
             made.append(send.delivery.ids.ids[0])  # type: ignore[union-attr]
     assert made[0] == made[1], "a copy of a record causes the same production"
     assert made[0] != made[2]
+
+
+def test_g13_what_is_retired_is_forgotten_by_owners_and_by_those_that_take_over_6_1_1() -> None:
+    spark = Sender("injector/in/spark", 1, None, INJECTOR)
+    told = CatalogChanged(frozenset({INJECTOR}), ended_injectors=frozenset({OWN.origin}), ended_queries=frozenset("q"))
+    solo = Solo(Seen())
+    deliver(solo, PositionIds("in/p/0", 0, [1]), ["a"], 5)
+    deliver(solo, BatchIds("q", 3, [id_of(1)]), ["b"], 5, spark)
+    solo.commit_all()
+    taken = Solo(Seen(), entries=solo.entries, early=[told])
+    solo.handle(told)
+    for one in (solo, taken):
+        assert one.state.dedup.seen_ids == 0
+        one.take(Acknowledge)
+        late = deliver(one, PositionIds("in/p/0", 0, [1]), ["a"], 5)
+        (answer,) = one.take(Acknowledge)
+        assert (answer.delivery, answer.outcome) == (late, DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER)

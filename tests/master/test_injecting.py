@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.master.messages import CancelTopology, CommitBatch, FinishInjector, OpenInjector, SubmitTopology
+from millwheel.core.time import hours
+from millwheel.master.messages import (
+    CancelTopology,
+    CommitBatch,
+    FinishInjector,
+    OpenInjector,
+    RetireInjector,
+    RetireQuery,
+    SubmitTopology,
+)
 from millwheel.rpc.failures import FailureCode, RequestError
 
 from .harness import Master, World, computation, source, topology
@@ -73,3 +82,37 @@ def test_batch_cursors_never_go_back_and_outlive_topologies() -> None:
     for wrong in (CommitBatch("", 1), CommitBatch("q", -1)):
         with pytest.raises(RequestError):
             master.call(wrong)
+
+
+def test_g13_a_retired_process_is_told_to_receivers_and_its_name_stays_taken() -> None:
+    world, master = master_with()
+    with pytest.raises(RequestError, match="has no injector process 'p'"):
+        master.call(RetireInjector("queries", "p"))
+    sequencer = master.call(OpenInjector("queries", "p")).sequencer
+    master.call(OpenInjector("queries", "q"))
+    master.call(FinishInjector("queries", "p", sequencer))
+    for _ in range(2):
+        assert master.call(RetireInjector("queries", "p")).retired
+    assert world.catalog().retired_injectors() == {"queries": frozenset({"injector/queries/p"})}
+    with pytest.raises(RequestError, match="has finished, and that is final"):
+        master.call(OpenInjector("queries", "p"))
+    master.call(CancelTopology("zeitgeist"))
+    assert world.catalog().retired_injectors() == {}
+
+
+def test_g13_a_retired_query_takes_no_batches_and_is_forgotten_in_a_day() -> None:
+    world, master = master_with()
+    master.call(CommitBatch("query-1", 3))
+    master.call(CommitBatch("query-2", 0))
+    with pytest.raises(RequestError, match="did you mean 'query-"):
+        master.call(RetireQuery("query-l"))
+    for _ in range(2):
+        assert master.call(RetireQuery("query-1"), now=hours(1)).committed_batch == 3
+    assert world.catalog().retired_queries.keys() == {"query-1"}
+    with pytest.raises(RequestError, match="was retired by an operator") as caught:
+        master.call(CommitBatch("query-1", 4))
+    assert caught.value.code is FailureCode.FAILED_PRECONDITION
+    master.tick(hours(24))
+    assert world.catalog().batches == {"query-1": 3, "query-2": 0}
+    master.tick(hours(26))
+    assert world.catalog().batches == {"query-2": 0}, "whoever was to hear of it has"

@@ -258,11 +258,15 @@ class Dedup:
     def retire_injector(self, origin: str) -> None:
         """The injector process is gone for good, by an operator's word: its deliveries are refused from now on.
 
-        What is pending is forgotten when it is said again.
+        What is pending is forgotten when it is said again. Sequences that are named after another source than the
+        process stay: others may go on with them.
         """
         self._learn("", origin, TERMINAL_SEQUENCER)
-        for sequence in [name for name, source in self._tables.positions.items() if source.origin == origin]:
-            self.retire(sequence)
+        own = f"{origin.removeprefix(INJECTOR_PREFIX)}/"
+        sequences = [name for name, source in self._tables.positions.items() if source.origin == origin]
+        for sequence in sequences:
+            if sequence.startswith(own):
+                self.retire(sequence)
 
     def advance(
         self, computation: str, watermark: int, slack: int, sequencers: Iterable[tuple[KeyInterval | str, int]]
