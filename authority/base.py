@@ -41,6 +41,7 @@ class _Frozen:
     name: str
     value: int
     expected: Sequence[str]
+    expected_as_of: int
     shares: Sequence[AnyShare]
     percentiles: Mapping[int, int]
 
@@ -66,7 +67,14 @@ class Snapshot:
                 keys = [row for row in rows if isinstance(row, KeysRow)]
                 processes = [row for row in rows if isinstance(row, ProcessRow)]
                 part = Part(
-                    frozen.name, frozen.value, keys, processes, list(frozen.expected), [], dict(frozen.percentiles)
+                    frozen.name,
+                    frozen.value,
+                    keys,
+                    processes,
+                    list(frozen.expected),
+                    [],
+                    dict(frozen.percentiles),
+                    frozen.expected_as_of,
                 )
                 yield self._part(f"{frozen.name}#{number}", part)
 
@@ -102,6 +110,7 @@ def freeze(registry: Registry, sequencer: int, commit: int, size_limit: int) -> 
                 computation.name,
                 computation.value,
                 sorted(computation.expected) if isinstance(computation, InjectorComputation) else (),
+                computation.expected_as_of if isinstance(computation, InjectorComputation) else 0,
                 computation.shares(),
                 dict(computation.percentiles),
             )

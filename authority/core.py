@@ -136,15 +136,16 @@ class AuthorityCore:
                 self._raise(computation)
         return refused
 
-    def expect_injectors(self, token: int, stream: str, processes: Iterable[str]) -> None:
+    def expect_injectors(self, token: int, stream: str, processes: Iterable[str], as_of: int = 0) -> None:
         """Have ``stream``'s watermark wait for exactly ``processes`` (5.2); for all that announce themselves if empty.
 
-        Processes that are not among them are forgotten. The token is answered once it is journaled.
+        Processes that are not among them are forgotten. The token is answered once it is journaled. ``as_of``: the
+        coordinator's revision at which they were read; nothing changes if a newer one is known.
         """
         name, names = injector_computation(stream), sorted(set(processes))
         injector = self._registry.injector(name)
-        dropped = injector.expect(names)
-        self._pending.change(token, Expect(name, names), name, dropped)
+        dropped = injector.expect(names, as_of)
+        self._pending.change(token, Expect(name, names, as_of), name, dropped)
         self._raise(injector)
 
     def outlives(self, computation: str, sequencer: int) -> bool:

@@ -22,7 +22,7 @@ __all__ = ["InjectorComputation"]
 class InjectorComputation:
     """The processes of one stream's injector, and their minimum."""
 
-    __slots__ = ("_processes", "expected", "name", "percentiles", "value")
+    __slots__ = ("_processes", "expected", "expected_as_of", "name", "percentiles", "value")
 
     def __init__(
         self,
@@ -30,11 +30,13 @@ class InjectorComputation:
         value: int = MIN_TIMESTAMP,
         shares: Iterable[Share[str]] = (),
         expected: Iterable[str] = (),
+        expected_as_of: int = 0,
     ) -> None:
         self.name = name
         self.value: int = value
         self.percentiles: dict[int, int] = {}
         self.expected = frozenset(expected)
+        self.expected_as_of = expected_as_of
         self._processes = {share.member: share for share in shares}
 
     def smallest(self) -> int:
@@ -47,9 +49,14 @@ class InjectorComputation:
         finished = all(share.watermark == MAX_TIMESTAMP for share in self._processes.values())
         return MAX_TIMESTAMP if finished else MIN_TIMESTAMP
 
-    def expect(self, names: Iterable[str]) -> list[Share[str]]:
-        """Replace the expected set; the shares of processes that it leaves out, which are forgotten."""
-        self.expected = frozenset(names)
+    def expect(self, names: Iterable[str], as_of: int = 0) -> list[Share[str]]:
+        """Replace the expected set; the shares of processes that it leaves out, which are forgotten.
+
+        ``as_of``: the coordinator's revision at which it was read. Nothing changes if a newer one is known.
+        """
+        if 0 < as_of < self.expected_as_of:
+            return []
+        self.expected, self.expected_as_of = frozenset(names), max(as_of, self.expected_as_of)
         dropped = [share for name, share in self._processes.items() if self.expected and name not in self.expected]
         for share in dropped:
             del self._processes[share.member]

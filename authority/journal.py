@@ -81,10 +81,11 @@ class AcceptProcess(msgspec.Struct, array_like=True, tag=2):
 
 
 class Expect(msgspec.Struct, array_like=True, tag=3):
-    """An injector's expected set was replaced."""
+    """An injector's expected set was replaced, by what the coordinator said at a revision."""
 
     computation: str
     processes: list[str]
+    as_of: int = 0
 
 
 class Remove(msgspec.Struct, array_like=True, tag=4):
@@ -123,6 +124,7 @@ class Part(msgspec.Struct, array_like=True):
     expected: list[str]
     removed: list[str] = []
     percentiles: dict[int, int] = {}
+    expected_as_of: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

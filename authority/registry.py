@@ -93,7 +93,7 @@ class Registry:
             row = change.row
             self.injector(change.computation).put(Share(row.process, row.sequencer, row.watermark, idle=row.idle))
         elif isinstance(change, Expect):
-            self.injector(change.computation).expect(change.processes)
+            self.injector(change.computation).expect(change.processes, change.as_of)
         elif isinstance(change, Percentile):
             percentiles = self._computations[change.computation].percentiles
             percentiles[change.basis_points] = max(
@@ -113,4 +113,6 @@ def _keyed(name: str, parts: list[Part]) -> KeyedComputation:
 def _injector(name: str, parts: list[Part]) -> InjectorComputation:
     rows = [row for part in parts for row in part.processes]
     shares = [Share(row.process, row.sequencer, row.watermark, idle=row.idle) for row in rows]
-    return InjectorComputation(name, max(part.value for part in parts), shares, parts[0].expected)
+    first = parts[0]
+    value = max(part.value for part in parts)
+    return InjectorComputation(name, value, shares, first.expected, first.expected_as_of)

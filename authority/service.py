@@ -158,7 +158,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
                     raise _invalid(f"processes[{number}]", "is empty: name the process, or leave it out")
                 _check_names(**{f"processes[{number}]": process})
             shell = self._shards.of(injector_computation(request.stream))
-            await shell.expect_injectors(request.stream, request.processes)
+            await shell.expect_injectors(request.stream, request.processes, request.as_of_revision)
             return pb.ExpectInjectorsResponse()
 
         return await answering(context, work)

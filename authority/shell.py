@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from time import monotonic_ns, perf_counter
 from typing import Final, NamedTuple
@@ -192,9 +193,12 @@ class AuthorityShell:
         self._changed()
         return refused
 
-    async def expect_injectors(self, stream: str, processes: Iterable[str]) -> None:
-        """Have ``stream``'s watermark wait for exactly ``processes`` (5.2); journaled when it returns."""
-        await self._journaled(lambda token: self._core.expect_injectors(token, stream, processes))
+    async def expect_injectors(self, stream: str, processes: Iterable[str], as_of: int = 0) -> None:
+        """Have ``stream``'s watermark wait for exactly ``processes`` (5.2); journaled when it returns.
+
+        ``as_of``: see :meth:`AuthorityCore.expect_injectors`.
+        """
+        await self._journaled(lambda token: self._core.expect_injectors(token, stream, processes, as_of))
 
     async def remove(self, computation: str, up_to: int = 0) -> None:
         """Forget a computation that was cancelled; journaled when it returns.
@@ -326,9 +330,9 @@ class AuthorityShell:
         for computation in effects.removed:
             self._metrics.forget(computation)
         if effects.delete_below is not None:
-            self._spawn(self._writer.tidy(effects.delete_below, effects.delete_parts))
+            self._spawn(partial(self._writer.tidy, effects.delete_below, effects.delete_parts))
         if effects.snapshot is not None:
-            self._spawn(self._snapshot(effects.snapshot))
+            self._spawn(partial(self._snapshot, effects.snapshot))
 
     async def _snapshot(self, snapshot: Snapshot) -> None:
         """Write a base while appends go on; the next of them names it."""
@@ -336,10 +340,12 @@ class AuthorityShell:
         self._core.snapshot_written(snapshot)
         self._changed()
 
-    def _spawn(self, work: Awaitable[None]) -> None:
+    def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do ``work`` beside. It is begun by its task: one that is cancelled before leaves nothing half begun."""
+
         async def run() -> None:
             try:
-                await work
+                await work()
             except Exception as error:
                 log.exception("authority shard %s cannot go on", self.journal)
                 self._stop(f"{type(error).__name__}: {error}")

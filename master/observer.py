@@ -7,13 +7,13 @@ from typing import Final
 
 import grpc
 
-from millwheel.core.catalog import Catalog
+from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.master.messages import IntervalProgress, Progress
-from millwheel.rpc.channel import open_channel
+from millwheel.rpc.channel import DEFAULT_DEADLINE, open_channel
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
-from millwheel.rpc.v1 import inspection_pb2, inspection_pb2_grpc, watermark_pb2, watermark_pb2_grpc
+from millwheel.rpc.v1 import common_pb2, inspection_pb2, inspection_pb2_grpc, watermark_pb2, watermark_pb2_grpc
 
 __all__ = ["MOST_ROWS", "Observer"]
 
@@ -90,14 +90,7 @@ class Observer:
         Unless ``up_to`` is 0, it forgets nothing if it has accepted a larger sequencer.
         A shard that nobody serves just now knows all the same: whoever takes it reads it from the journal.
         """
-        endpoint = known.authority_of(computation)
-        if endpoint is None:
-            raise RequestError(
-                FailureCode.UNAVAILABLE,
-                f"nobody serves the low watermark authority's shard of {computation!r} now",
-                "see that `millwheel authority run` runs",
-                reason="AUTHORITY_AWAY",
-            )
+        endpoint = _authority_of(known, computation)
         stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(endpoint.address))
         async with calling(endpoint.address):
             await stub.RemoveComputation(
@@ -105,11 +98,42 @@ class Observer:
                 timeout=_DEADLINE,
             )
 
+    async def expect(self, known: Catalog, stream: str) -> None:
+        """Have the authority wait for the injectors that ``stream`` declares; RequestError if it does not answer.
+
+        Said again it changes nothing; what was read from an earlier catalog counts for nothing.
+        """
+        endpoint = _authority_of(known, injector_sender(stream))
+        declared = known.stream(stream)
+        stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(endpoint.address))
+        async with calling(endpoint.address):
+            await stub.ExpectInjectors(
+                watermark_pb2.ExpectInjectorsRequest(
+                    stream=stream,
+                    processes=sorted(declared.expected_injectors) if declared else (),
+                    as_of_revision=known.revision,
+                ),
+                timeout=DEFAULT_DEADLINE,
+            )
+
     async def close(self) -> None:
         """Close the channels."""
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             await channel.close(None)
+
+
+def _authority_of(known: Catalog, computation: str) -> common_pb2.Endpoint:
+    """Who serves its shard; RequestError (UNAVAILABLE) while nobody does."""
+    endpoint = known.authority_of(computation)
+    if endpoint is None:
+        raise RequestError(
+            FailureCode.UNAVAILABLE,
+            f"nobody serves the low watermark authority's shard of {computation!r} now",
+            "see that `millwheel authority run` runs",
+            reason="AUTHORITY_AWAY",
+        )
+    return endpoint
 
 
 def _intervals(known: Catalog, incarnation: str) -> list[catalog.IntervalRecord]:

@@ -16,6 +16,7 @@ from millwheel.core.catalog import Catalog
 from millwheel.core.catalog_keys import LEADERSHIP
 from millwheel.core.time import Timestamp
 from millwheel.master.balancing import HotKey
+from millwheel.master.expecting import Expectations
 from millwheel.master.handover import refuse_quarantined, reshape
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import Loads, kind_of
@@ -87,7 +88,7 @@ class MasterShell:
         self._term, self._packages, self._loads = term, Packages(self.store, leadership.term), loads
         self._leading.set()
         _log.info("leading, term %d", leadership.term)
-        asking = asyncio.ensure_future(loads.run())
+        beside = [asyncio.ensure_future(work) for work in (loads.run(), Expectations(term, self.observer).run())]
         try:
             await term.run()
         except Exception:
@@ -96,8 +97,9 @@ class MasterShell:
         finally:
             self._leading.clear()
             self._term = self._packages = self._loads = None
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             await leadership.resign()
 
     @property

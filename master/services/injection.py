@@ -54,16 +54,10 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
                 reason="NO_AUTHORITY",
             )
         stub = watermark_pb2_grpc.WatermarkServiceStub(self._shell.observer.channel(authority.address))
-        declared = known.stream(request.stream)
+        # Before the first process is accepted: from then on its own watermark is the stream's, unless others are
+        # expected.
+        await self._shell.observer.expect(known, request.stream)
         async with calling(authority.address):
-            # Before the first process is accepted: from then on its own watermark is the stream's, unless others
-            # are expected. Said again with each process, it changes nothing.
-            await stub.ExpectInjectors(
-                watermark_pb2.ExpectInjectorsRequest(
-                    stream=request.stream, processes=sorted(declared.expected_injectors) if declared else ()
-                ),
-                timeout=DEFAULT_DEADLINE,
-            )
             accepted = await stub.AcceptSequencer(
                 watermark_pb2.AcceptSequencerRequest(
                     computation=sender, process=request.process, sequencer=record.sequencer

@@ -80,8 +80,8 @@ class Shard:
         self.core.accept_sequencer(token, computation, member, sequencer)
         return token
 
-    def expect(self, *names: str) -> None:
-        self.core.expect_injectors(next(self._tokens), STREAM, names)
+    def expect(self, *names: str, as_of: int = 0) -> None:
+        self.core.expect_injectors(next(self._tokens), STREAM, names, as_of)
         self.flush()
 
     def remove(self, computation: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millwheel.authority.core import CoreSettings
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import AcceptRefusedError
@@ -191,3 +192,19 @@ def test_an_injector_that_was_removed_may_come_back_under_its_streams_name() -> 
     assert shard.inject("a", 2, 5) == 5
     shard.restart()
     assert shard.known(INJECTOR) == 5
+
+
+@pytest.mark.parametrize("base", [False, True])
+def test_g7_what_a_paused_master_had_read_of_the_expected_set_takes_nobody_out_of_it_5_2(*, base: bool) -> None:
+    shard = Shard(CoreSettings(snapshot_bytes=600) if base else None)
+    shard.expect("a", "b", as_of=20)
+    shard.accept("a", 1, INJECTOR)
+    shard.accept("b", 2, INJECTOR)
+    shard.expect("a", as_of=10)
+    assert shard.inject("a", 1, 50) == MIN_TIMESTAMP, "b is waited for"
+    shard.restart()
+    assert shard.snapshots > 0 or not base
+    shard.expect("a", as_of=19)
+    assert shard.inject("b", 2, 30) == 30
+    shard.expect("a", as_of=21)
+    assert shard.known(INJECTOR) == 50

@@ -321,6 +321,27 @@ async def test_g7_the_authority_knows_whom_to_expect_before_the_first_injector_a
                 gone.discard(await servicer.removed.get())
 
 
+async def test_g8_an_update_that_lets_go_of_a_process_is_told_to_the_authority_though_nobody_opens_anything_5_2(
+    cluster: Cluster,
+) -> None:
+    """The watermark went on waiting for a process that would not come back, and could not be finished in its name."""
+    async with neighbours() as (address, servicer):
+        await register_authority(cluster.coordinator, address)
+        streams = [source("queries", expected_injectors=["p", "q"]), specs.StreamSpec(name="windows")]
+        await cluster.submit(topology(streams=streams))
+        await cluster.client.open_injector("queries", "p")
+        assert servicer.expected == {"queries": ["p", "q"]}
+        streams[0].ClearField("expected_injectors")
+        streams[0].expected_injectors.append("p")
+        await cluster.client.update(with_code(topology(streams=streams)))
+        async with asyncio.timeout(5):
+            while await servicer.told.get() != ["p"]:
+                pass
+        assert servicer.expected == {"queries": ["p"]}
+        assert servicer.as_of == sorted(servicer.as_of)
+        assert servicer.as_of[0] > 0
+
+
 async def test_batch_cursors_survive_and_never_go_back(cluster: Cluster) -> None:
     assert await cluster.client.batch_cursor("query/1") == -1
     for batch in (0, 4, 2):

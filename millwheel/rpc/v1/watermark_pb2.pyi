@@ -501,7 +501,12 @@ class ExpectInjectorsRequest(_message.Message):
 
     STREAM_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
+    AS_OF_REVISION_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
+    as_of_revision: _builtins.int
+    """The coordinator's revision at which the set was read: one that was read before the newest counts for nothing, for a
+    master may be paused between reading and asking. 0: it counts in any case.
+    """
     @_builtins.property
     def processes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Empty: every process that announces itself counts."""
@@ -511,10 +516,11 @@ class ExpectInjectorsRequest(_message.Message):
         *,
         stream: _builtins.str = ...,
         processes: _abc.Iterable[_builtins.str] | None = ...,
+        as_of_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["processes", b"processes", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_revision", b"as_of_revision", "processes", b"processes", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
