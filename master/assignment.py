@@ -14,6 +14,7 @@ from millwheel.master.draft import Draft
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = [
+    "NO_CODE",
     "Assigner",
     "code_of",
     "draft_assignments",
@@ -35,15 +36,27 @@ _MOST_WORKERS: Final = 48
 _NO_LOADS: Final[Mapping[str, float]] = {}
 
 
+NO_CODE: Final = ""
+"""Of intervals that take no user code, and that any worker may own."""
+
+
 def code_of(known: Catalog, incarnation: str) -> str | None:
-    """The digest of the code that an incarnation runs; None for a stream's log, which runs none."""
+    """The digest of the code that an incarnation runs; None for a stream's log, which runs none.
+
+    A computation that is being removed delivers what it had produced, for which it needs none: ``NO_CODE``.
+    """
     found = known.computation(incarnation)
-    return None if found is None else spec_code_of(found[0].spec, found[1]).digest
+    if found is not None:
+        return spec_code_of(found[0].spec, found[1]).digest
+    return NO_CODE if known.leaving(incarnation) is not None else None
 
 
 def may_run(worker: catalog.WorkerRecord, code: str | None) -> bool:
-    """Whether a worker may own intervals of that code: one bound to a package runs that alone, and no logs."""
-    return not worker.package or worker.package == code
+    """Whether a worker may own intervals of that code: one bound to a package runs that alone, and no logs.
+
+    What a removed computation leaves behind goes to any worker: there may be none left that is made for its package.
+    """
+    return code == NO_CODE or not worker.package or worker.package == code
 
 
 class Assigner:
@@ -74,6 +87,8 @@ class Assigner:
     def candidates(self, code: str | None) -> list[str]:
         """The workers that should own intervals of that code: the ones bound to it, else the ones bound to none."""
         fit = [name for name in self._load if may_run(self._known.workers[name], code)]
+        if code == NO_CODE:
+            return [name for name in fit if not self._known.workers[name].package] or fit
         bound = [name for name in fit if self._known.workers[name].package]
         return bound or fit
 

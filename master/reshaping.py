@@ -269,7 +269,7 @@ class _Reshaping:
 
     def split(self, place: Place, request: SplitInterval) -> _Change:
         """Two children with journals of their own, which start from the parent's."""
-        if place.code is None:
+        if not place.code:
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
                 f"{shown(place)} is a stream's log, and logs are never split: their records have one order",

@@ -380,3 +380,16 @@ def test_an_update_of_intervals_with_more_owners_than_a_transaction_names_goes_i
     assert owners(after, incarnation) == names
     assert min(sequencers(after, incarnation)) > max(sequencers(before, incarnation))
     assert dict(after.topologies["wide"].switching) == {}
+
+
+def test_g8_what_a_removed_computation_left_is_delivered_by_whoever_is_there_7_1() -> None:
+    """No worker may be left that is made for its package, nor one made for none: what it takes is no code."""
+    world, master = started()
+    detector = world.catalog().topologies["zeitgeist"].incarnations["dip-detector"]
+    world.join("bound", package="cd" * 32)
+    master.call(UpdateTopology(changed(without_detector)))
+    assert set(owners(world.catalog(), detector)) <= {"a", "b"}, "those that are made for nothing else go first"
+    for worker in "ab":
+        world.leave(worker)
+    master.run()
+    assert owners(world.catalog(), detector) == ["bound", "bound"]
