@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from millwheel.cli.daemons.pieces import refuse_old_maps
 from millwheel.config import Configuration, CoordinatorSection, Settings, StoreSection
 from millwheel.coordination.contract import Coordinator, CoordinatorError, CoordinatorUnavailableError
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
@@ -96,6 +97,11 @@ class _Opening:
         assert path is not None, "checked with the settings"
         if path not in self._databases:
             database = await EmbeddedDatabase.open(path)
+            try:
+                await refuse_old_maps(database.coordinator, path)
+            except BaseException:
+                await database.close()
+                raise
             self._stack.push_async_callback(database.close)
             self._databases[path] = database
         return self._databases[path]

@@ -16,7 +16,15 @@ from prometheus_client import CollectorRegistry
 
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import AuthorityShell
-from millwheel.cli.daemons.pieces import cancel, draw_sequencer, ensure_journal, serve_metrics, settle_memory
+from millwheel.cli.daemons.pieces import (
+    cancel,
+    draw_sequencer,
+    ensure_journal,
+    refuse_old_maps,
+    serve_metrics,
+    settle_memory,
+)
+from millwheel.cli.daemons.places import advertised_as, reachable
 from millwheel.client.control import ControlClient
 from millwheel.coordination.contract import Put
 from millwheel.core.catalog_keys import authority_key
@@ -57,7 +65,11 @@ _LEASE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class DevSettings:
-    """What ``start-dev`` can be told. ``db`` None: a temporary directory that goes with the server."""
+    """What ``start-dev`` can be told. ``db`` None: a temporary directory that goes with the server.
+
+    ``advertise``: the host, or host:port, that clients are told; empty: what it listens on, or, where that is every
+    address, the one that this machine has in its network.
+    """
 
     db: Path | None = None
     host: str = "127.0.0.1"
@@ -65,6 +77,7 @@ class DevSettings:
     metrics_port: int | None = None
     intervals: int = 1
     cache_bytes: int = 256 << 20
+    advertise: str = ""
 
 
 @dataclass(slots=True)
@@ -83,12 +96,14 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
     """A development server, from its first to its last moment; everything it started ends with it."""
     async with AsyncExitStack() as stack:
         server = create_server()
-        address = bind(server, settings.port, settings.host)
+        bound = bind(server, settings.port, settings.host)
+        address = advertised_as(settings.advertise or reachable(settings.host), bound)
         path = settings.db
         if path is None:
             path = Path(tempfile.mkdtemp(prefix="millwheel-"))
             stack.callback(shutil.rmtree, path, True)
         database = await stack.enter_async_context(await EmbeddedDatabase.open(path))
+        await refuse_old_maps(database.coordinator, path)
         registry = CollectorRegistry()
         failed = asyncio.get_running_loop().create_future()
         authority = await _start_authority(stack, database, server, address, registry)

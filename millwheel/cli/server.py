@@ -40,6 +40,14 @@ def start_dev(
     host: Annotated[str, typer.Option(help="The address to listen on; loopback unless told otherwise.")] = (
         "127.0.0.1"
     ),
+    advertise: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST[:PORT]",
+            help="What clients are told to connect to; by default the address that it listens on, or, where that is "
+            "every one (0.0.0.0), this machine's in its network.",
+        ),
+    ] = "",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The port to listen on; 0 takes a free one.")] = 7433,
     metrics_port: Annotated[int | None, typer.Option(min=1, max=65_535, help="Serve Prometheus metrics here.")] = None,
     intervals: Annotated[int, typer.Option(min=1, max=1_000, help="Key intervals of each computation.")] = 1,
@@ -51,7 +59,7 @@ def start_dev(
     from millwheel.cli.dev_server import DevSettings
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    settings = DevSettings(db, host, port, metrics_port, intervals, cache_mib << 20)
+    settings = DevSettings(db, host, port, metrics_port, intervals, cache_mib << 20, advertise)
     uvloop.run(_serve(settings))
 
 

@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -15,7 +16,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from millwheel.config import ClusterSection
 from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, Put
 from millwheel.coordination.sequencers import draw_sequencer
-from millwheel.core.catalog_keys import CLUSTER_SETTINGS
+from millwheel.core.catalog_keys import CLUSTER_SETTINGS, INTERVALS, split_key
 from millwheel.rpc.channel import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.security import TlsFiles
@@ -29,6 +30,7 @@ __all__ = [
     "ensure_journal",
     "keep",
     "patiently",
+    "refuse_old_maps",
     "serve_metrics",
     "settle_memory",
 ]
@@ -116,6 +118,21 @@ async def ensure_journal(store: StateStore, journal: str) -> None:
         await store.create_journal(journal)
     except JournalExistsError:
         log.info("journal %s: taken up again", journal)
+
+
+async def refuse_old_maps(coordinator: Coordinator, path: Path) -> None:
+    """RequestError if the database in ``path`` has interval maps that this version would not see."""
+    entries = (await coordinator.list(INTERVALS)).entries
+    old = next((entry.key for entry in entries if len(split_key(entry.key)[1]) == 1), None)
+    if old is not None:
+        raise RequestError(
+            FailureCode.FAILED_PRECONDITION,
+            f"the database in {path} is of an earlier version of MillWheel, whose interval maps are in one piece "
+            f"({old}): this version does not read it",
+            "run it with the version that made it, and let its topologies run out there (`millwheel topology drain`); "
+            "or begin with an empty directory",
+            reason="DATABASE_TOO_OLD",
+        )
 
 
 async def ensure_cluster_settings(coordinator: Coordinator, section: ClusterSection) -> int:

@@ -1,7 +1,8 @@
-"""Where a daemon's processes listen, and by what name others reach them. Pure."""
+"""Where a daemon's processes listen, and by what name others reach them."""
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -10,12 +11,15 @@ from millwheel.config import Settings
 from millwheel.config.addresses import split_address
 from millwheel.rpc.security import TlsFiles
 
-__all__ = ["Place", "advertised", "place_of", "tls_of"]
+__all__ = ["Place", "advertised", "advertised_as", "place_of", "reachable", "tls_of"]
 
 _PORTS: Final = MappingProxyType({"master": (7433, 9433), "authority": (7434, 9434), "worker": (7450, 9450)})
 """By role, where nothing else is said: of its service, and of its metrics."""
 
 _LOOPBACK: Final = "127.0.0.1"
+_EVERY: Final = frozenset({"0.0.0.0", "::"})
+_OUTSIDE: Final = MappingProxyType({socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 9)})
+"""Addresses for documentation, which nobody has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,11 @@ def _moved(port: int, index: int) -> int:
 
 def advertised(settings: Settings, bound: str, index: int = 0) -> str:
     """The address by which others reach process ``index``, which listens on ``bound``."""
-    given = settings.rpc.advertise
+    return advertised_as(settings.rpc.advertise, bound, index)
+
+
+def advertised_as(given: str, bound: str, index: int = 0) -> str:
+    """``bound``, under the host, or host:port, that is ``given``, if any is."""
     if not given:
         return bound
     host, colon, port = given.rpartition(":")
@@ -52,6 +60,20 @@ def advertised(settings: Settings, bound: str, index: int = 0) -> str:
         return f"{host}:{_moved(int(port), index)}"
     shown = f"[{given}]" if ":" in given and not given.startswith("[") else given
     return f"{shown}:{split_address(bound)[1]}"
+
+
+def reachable(host: str) -> str:
+    """By what others reach who listens on ``host``: empty for itself; for every address, that of this machine."""
+    if host not in _EVERY:
+        return ""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: the system says by which of its addresses it would go out.
+            probe.connect(_OUTSIDE[family])
+        except OSError:
+            return socket.gethostname()
+        return str(probe.getsockname()[0])
 
 
 def tls_of(settings: Settings) -> TlsFiles | None:
