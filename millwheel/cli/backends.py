@@ -118,6 +118,7 @@ async def _open_etcd(section: CoordinatorSection) -> Coordinator:
             tls_cert=section.tls_cert,
             tls_key=section.tls_key,
             timeout=section.timeout_seconds,
+            history=section.history_seconds,
         )
         coordinator = EtcdCoordinator(settings)
     except ValueError as error:
@@ -144,6 +145,9 @@ async def _open_cassandra(section: StoreSection) -> StateStore:
             tls_cert=section.tls_cert,
             tls_key=section.tls_key,
             timeout_seconds=section.timeout_seconds,
+            write_consistency=section.write_consistency,
+            concurrent_writes=section.concurrent_writes,
+            state_buckets=section.state_buckets,
         )
     )
 

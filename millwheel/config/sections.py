@@ -70,6 +70,13 @@ class CoordinatorSection:
     timeout_seconds: float = setting(
         5.0, "How long one call to etcd may take.", check=at_least(0.1, 600), allowed="a number from 0.1 to 600"
     )
+    history_seconds: float = setting(
+        300.0,
+        "For so long etcd keeps what was changed, and a watch that is cut off misses nothing; older revisions are "
+        "compacted by the daemons. 0: somebody else compacts (etcd's --auto-compaction-retention), or space runs out.",
+        check=at_least(0, 86_400),
+        allowed="a number from 0 to 86400",
+    )
     path: Path | None = setting(None, "Directory of the embedded coordinator (the embedded store's, if they share it).")
 
 
@@ -89,6 +96,24 @@ class StoreSection:
     keyspace: str = setting("millwheel", "Keyspace; made where it is missing.", check=one_line)
     replication: str = setting(
         "1", "Replicas: a number, or one for each data centre (dc1=3,dc2=3). Counts when the keyspace is made."
+    )
+    write_consistency: Literal["quorum", "each_quorum", "all"] = setting(
+        "quorum",
+        "Replicas that have a write before it counts: a quorum of all; a quorum in each data centre, so that one may "
+        "be lost, and nothing with it; or all. Reads are at QUORUM and conditions at SERIAL, always.",
+    )
+    concurrent_writes: int = setting(
+        16,
+        "Requests of one process that are under way at once, commits aside, which never wait for others.",
+        check=at_least(1, 1_000),
+        allowed="a whole number from 1 to 1000",
+    )
+    state_buckets: int = setting(
+        64,
+        "Partitions that the states of a computation are spread over: about one for each 100 MB of the largest "
+        "computation. Counts when the keyspace is made, and stays.",
+        check=at_least(1, 10_000),
+        allowed="a whole number from 1 to 10000",
     )
     local_dc: str = setting("", "The data centre that is asked; empty: that of the first contact point.")
     username: str = setting("", "Cassandra user, where Cassandra asks for one.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from cassandra import AuthenticationFailed, ConsistencyLevel, ProtocolVersion, UnresolvableContactPoints
@@ -25,7 +25,7 @@ from millwheel.store.cassandra.failures import StoreSettingsError, failure_of
 from millwheel.store.cassandra.settings import CassandraSettings
 from millwheel.store.contract import StoreError, StoreUnavailableError
 
-__all__ = ["Row", "Session", "connect"]
+__all__ = ["Row", "Session", "connect", "writing_at"]
 
 Row = tuple[Any, ...]
 Result = TypeVar("Result")
@@ -98,6 +98,13 @@ def _cluster(settings: CassandraSettings) -> Cluster:
         idle_heartbeat_timeout=5,
         monitor_reporting_enabled=False,
     )
+
+
+def writing_at(statements: Mapping[str, PreparedStatement], level: int) -> None:
+    """Have those of the statements that write be acknowledged at a consistency ``level``."""
+    for statement in statements.values():
+        if not statement.query_string.startswith("SELECT"):
+            statement.consistency_level = level
 
 
 def _check_dc(settings: CassandraSettings, cluster: Cluster) -> None:

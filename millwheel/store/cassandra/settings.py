@@ -6,13 +6,25 @@ import re
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
+
+from cassandra import ConsistencyLevel
 
 from millwheel.store.cassandra.failures import StoreSettingsError
 
-__all__ = ["DEFAULT_STATE_BUCKETS", "CassandraSettings"]
+__all__ = ["DEFAULT_STATE_BUCKETS", "WRITE_LEVELS", "CassandraSettings"]
 
 DEFAULT_STATE_BUCKETS: Final = 64
+
+WRITE_LEVELS: Final = MappingProxyType(
+    {
+        "quorum": ConsistencyLevel.QUORUM,
+        "each_quorum": ConsistencyLevel.EACH_QUORUM,
+        "all": ConsistencyLevel.ALL,
+    }
+)
+"""Those that share a replica with every read at QUORUM, in whatever data centre."""
 
 _KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
@@ -29,6 +41,9 @@ class CassandraSettings:
     - ``username``, ``password``: where Cassandra asks for them.
     - ``tls_ca``, ``tls_cert``, ``tls_key``: PEM files; without ``tls_ca``, no TLS.
     - ``timeout_seconds``: how long one call may take, its repetitions included.
+    - ``write_consistency``: how many replicas have a write before it is acknowledged: ``quorum`` of all of them,
+      ``each_quorum`` in each data centre (one of these may then be lost, and nothing with it), or ``all``. What is
+      read is read at QUORUM, conditions are decided at SERIAL, always: nothing weaker would keep two owners apart (G3).
     - ``concurrent_writes``: requests in flight at once, but for appends and fences, which don't queue.
     - ``state_buckets``: partitions over which a computation's rows are spread. Counts when the keyspace is made.
     """
@@ -43,6 +58,7 @@ class CassandraSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     timeout_seconds: float = 10.0
+    write_consistency: str = "quorum"
     concurrent_writes: int = 16
     state_buckets: int = DEFAULT_STATE_BUCKETS
 
@@ -51,8 +67,17 @@ class CassandraSettings:
             raise StoreSettingsError(
                 f"store.keyspace {self.keyspace!r}: a lower-case letter, then up to 47 letters, digits and underscores"
             )
+        if self.write_consistency not in WRITE_LEVELS:
+            raise StoreSettingsError(
+                f"store.write_consistency {self.write_consistency!r} is none of {', '.join(WRITE_LEVELS)}"
+            )
         self.endpoints()
         self.replicas("dc")
+
+    @property
+    def write_level(self) -> int:
+        """The driver's number of ``write_consistency``."""
+        return int(WRITE_LEVELS[self.write_consistency])
 
     def endpoints(self) -> list[tuple[str, int]]:
         """Host and port of each contact point."""

@@ -56,8 +56,15 @@ def bucket_of(key: bytes, buckets: int) -> int:
 class States:
     """The state rows of one keyspace."""
 
-    def __init__(self, session: Session, statements: dict[str, PreparedStatement], buckets: int) -> None:
-        """``statements``: see :meth:`prepare`; ``buckets``: what the keyspace was made with."""
+    def __init__(
+        self,
+        session: Session,
+        statements: dict[str, PreparedStatement],
+        buckets: int,
+        level: int = ConsistencyLevel.QUORUM,
+    ) -> None:
+        """``statements``: see :meth:`prepare`; ``buckets``: what the keyspace was made with; ``level``: of writes."""
+        self._level = level
         self._session = session
         self._statements = statements
         self._buckets = buckets
@@ -157,7 +164,7 @@ class States:
         write, empty = self._statements["write"], self._statements["empty"]
 
         def build() -> BatchStatement:
-            batch = BatchStatement(BatchType.UNLOGGED, consistency_level=ConsistencyLevel.QUORUM)
+            batch = BatchStatement(BatchType.UNLOGGED, consistency_level=self._level)
             for row in rows:
                 value = wrap(commit_bytes(row.commit) + row.blob)
                 batch.add(write if row.blob else empty, (computation, bucket, row.key, value, row.commit))

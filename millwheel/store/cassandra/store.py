@@ -12,7 +12,7 @@ from millwheel.store.cassandra.failures import failure_of
 from millwheel.store.cassandra.journals import Journals
 from millwheel.store.cassandra.parts import Parts
 from millwheel.store.cassandra.schema import prepare_keyspace
-from millwheel.store.cassandra.session import Session, connect
+from millwheel.store.cassandra.session import Session, connect, writing_at
 from millwheel.store.cassandra.settings import CassandraSettings
 from millwheel.store.cassandra.states import States
 from millwheel.store.contract import Append, JournalHead, PartId, StateRow, StoreError
@@ -48,9 +48,11 @@ class CassandraStore:
         try:
             buckets = prepare_keyspace(settings, cluster, driver)
             session = Session(settings, cluster, driver)
-            journals = Journals(session, Journals.prepare(driver, settings.keyspace))
-            parts = Parts(session, Parts.prepare(driver, settings.keyspace))
-            return cls(session, journals, parts, States(session, States.prepare(driver, settings.keyspace), buckets))
+            kinds = [kind.prepare(driver, settings.keyspace) for kind in (Journals, Parts, States)]
+            for statements in kinds:
+                writing_at(statements, settings.write_level)
+            journals, parts = Journals(session, kinds[0]), Parts(session, kinds[1])
+            return cls(session, journals, parts, States(session, kinds[2], buckets, settings.write_level))
         except BaseException as error:
             cluster.shutdown()
             if isinstance(error, StoreError) or not isinstance(error, Exception):

@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cassandra import ConsistencyLevel
+from cassandra.query import PreparedStatement
 
 from deploy.local.child import free_ports
 from millwheel.store.cassandra import CassandraSettings, CassandraStore, StoreSettingsError
-from millwheel.store.contract import StoreUnavailableError
+from millwheel.store.contract import Append, PartId, StateRow, StoreUnavailableError
 
 
 @pytest.mark.parametrize("keyspace", ["", "Upper", "1st", "a-b", "a" * 49, "system; DROP KEYSPACE x"])
@@ -44,6 +46,37 @@ def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         CassandraSettings(tls_ca=tmp_path / "missing.pem").tls()
     with pytest.raises(StoreSettingsError, match=r"store\.tls_ca"):
         CassandraSettings(tls_cert=tmp_path / "cert.pem").tls()
+
+
+@pytest.mark.parametrize("level", ["one", "local_quorum", "QUORUM", ""])
+def test_g3_a_level_that_two_owners_could_both_be_acknowledged_at_is_no_choice_6_2(level: str) -> None:
+    with pytest.raises(StoreSettingsError, match=r"store\.write_consistency.*quorum, each_quorum, all"):
+        CassandraSettings(write_consistency=level)
+
+
+@pytest.mark.parametrize("level", ["each_quorum", "all"])
+async def test_writes_are_acknowledged_by_as_many_replicas_as_are_asked_for(
+    settings: CassandraSettings, name: str, level: str
+) -> None:
+    store = await CassandraStore.open(replace(settings, write_consistency=level))
+    try:
+        await store.create_journal(name)
+        await store.fence(name, 1)
+        await store.append(name, Append(1, 1, 0, (), b"entry"))
+        await store.write_part(name, PartId("p", 1, 1), b"part")
+        await store.write_states(name, name, 1, [StateRow(b"k", 1, b"state")])
+        assert await store.read_entries(name, 1, 1) == [b"entry"]
+        assert await store.read_states(name, [b"k"]) == [StateRow(b"k", 1, b"state")]
+        held = [store._journals, store._parts, store._states]
+        levels = {text.consistency_level for one in held for text in one._statements.values() if _writes(text)}
+        assert levels == {getattr(ConsistencyLevel, level.upper())}
+        assert store._journals._statements["head"].consistency_level == ConsistencyLevel.SERIAL
+    finally:
+        await store.close()
+
+
+def _writes(statement: PreparedStatement) -> bool:
+    return not statement.query_string.startswith("SELECT")
 
 
 async def test_where_nobody_listens_it_says_where_and_that_it_is_tried_again() -> None:
