@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import grpc
@@ -27,6 +27,7 @@ from millwheel.rpc.watermarks import INJECTOR_PREFIX
 __all__ = ["Cause", "Link", "Names", "Watermark", "explain_chain", "held_by", "read_watermark"]
 
 _OWNER: Final = "its owner"
+_TOPOLOGY: Final = "its topology is"
 _LONGEST: Final = 100
 """Links of one chain; a longer one goes in a circle."""
 
@@ -151,7 +152,7 @@ async def _cause(found: Watermark, client: ControlClient, names: Names) -> Cause
     if found.value == MAX_TIMESTAMP:
         return Cause("none", name, f"nothing holds {name}: all of its input has ended")
     if found.sender.startswith(INJECTOR_PREFIX):
-        return _injector(found, name)
+        return _and_paused(_injector(found, name), await _paused_readers(found.sender, client))
     owner = await _ask_owner(found, client, names)
     if row is None or row.hold.kind in (HoldKind.HOLD_KIND_SILENT, HoldKind.HOLD_KIND_UNSPECIFIED):
         return _silent(found, name, owner)
@@ -163,7 +164,42 @@ async def _cause(found: Watermark, client: ControlClient, names: Names) -> Cause
     if isinstance(owner, inspection.GetIntervalStatusResponse) and owner.stopped:
         text += f"; it has stopped by its failure policy: {owner.stopped}"
         remedy = "mend the computation's code, or what it is sent, and submit it anew"
-    return Cause(kind, name, text, remedy, interval, "", subject)
+    cause = Cause(kind, name, text, remedy, interval, "", subject)
+    if isinstance(owner, str) and owner.startswith(_TOPOLOGY):
+        return replace(cause, text=f"{text}; {owner}")
+    if row.hold.kind == HoldKind.HOLD_KIND_PRODUCTION:
+        return _and_paused(cause, await _paused_consumer(subject, client))
+    return cause
+
+
+async def _paused_readers(sender: str, client: ControlClient) -> list[str]:
+    """The paused topologies that take the records of an injected stream: these are not ACKed meanwhile."""
+    stream = sender.removeprefix(INJECTOR_PREFIX)
+    return [
+        record.spec.name
+        for record in await client.list_topologies()
+        if record.state == catalog.TOPOLOGY_STATE_PAUSED
+        and any(edge.stream == stream for one in record.spec.computations for edge in one.inputs)
+    ]
+
+
+async def _paused_consumer(subject: str, client: ControlClient) -> list[str]:
+    """The paused topology of the consumer that a production waits for, as its report names it."""
+    return [
+        record.spec.name
+        for record in await client.list_topologies()
+        if record.state == catalog.TOPOLOGY_STATE_PAUSED
+        and any(f"for consumer {incarnation!r}" in subject for incarnation in record.incarnations.values())
+    ]
+
+
+def _and_paused(cause: Cause, paused: list[str]) -> Cause:
+    """The cause, with the paused topologies that are the reason."""
+    if not paused:
+        return cause
+    names, verb = ", ".join(map(repr, paused)), "is" if len(paused) == 1 else "are"
+    remedy = f"`millwheel topology resume {paused[0]}` lets it go on"
+    return replace(cause, text=f"{cause.text}; what is sent to {names} waits, which {verb} paused", remedy=remedy)
 
 
 _WORDS: Final = {
@@ -226,7 +262,9 @@ async def _ask_owner(
         return "no topology that is known has it"
     told = await client.get_topology(topology)
     if told.topology.state not in ACTIVE_STATES:
-        return f"its topology is {state_name(told.topology.state)}"
+        how = f"{_TOPOLOGY} {state_name(told.topology.state)}"
+        paused = told.topology.state == catalog.TOPOLOGY_STATE_PAUSED
+        return f"{how}; `millwheel topology resume {topology}` lets it go on" if paused else how
     interval = interval_at(told, found)
     if interval is None or not interval.owner.address:
         return "no worker owns it"

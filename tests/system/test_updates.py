@@ -153,6 +153,10 @@ async def test_g1_a_paused_topology_keeps_everything_and_goes_on_where_it_stoppe
         flushing = asyncio.ensure_future(injector.flush())
         await asyncio.sleep(0.7)
         assert not flushing.done(), "the injector waits"
+        told = await command(server, "watermark", "explain", "words/count")
+        assert "paused" in told
+        assert "`millwheel topology resume words` lets it go on" in told
+        assert "spoken: not ACKed while words is paused" in await command(server, "injector", "list")
         await server.kill()
         await server.start()
         assert not flushing.done()
