@@ -187,15 +187,14 @@ class SenderWatermarks:
 
 @dataclass(slots=True)
 class CatalogChanged:
-    """Who sends to this interval now, which consumers of its productions are no more, by sending injector, how
-    long the ids of late records are to be kept (None: as before), and which journals nobody sends under any more.
+    """Who sends to this interval now, by sending injector, how long the ids of late records are to be kept (None: as
+    before), and which journals nobody sends under any more.
 
     ``ended_injectors``, ``ended_queries``: all origins of injector processes, and queries, that are retired by an
     operator's word.
     """
 
     senders: frozenset[str]
-    gone: frozenset[str] = frozenset()
     slack: Mapping[str, int] | None = None
     retired: frozenset[str] = frozenset()
     ended_injectors: frozenset[str] = frozenset()

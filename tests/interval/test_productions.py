@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import millwheel as mw
-from millwheel.core.time import MAX_TIMESTAMP, Timestamp
+from millwheel.core.time import Timestamp
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import OpaqueIds, PositionIds
 from millwheel.worker.interval.outbox import Outbox
@@ -13,7 +13,6 @@ from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,
     AppendEntry,
-    CatalogChanged,
     Resend,
     Send,
     SenderWatermarks,
@@ -212,15 +211,6 @@ def test_g10_everything_is_sent_again_also_what_an_append_in_flight_stores() -> 
     assert solo.sent() == [("x", 1)]
 
 
-def test_g10_a_commit_does_not_wait_for_a_consumer_that_is_no_more() -> None:
-    solo = weak()
-    solo.deliver(("k", "x", 1))
-    solo.handle(CatalogChanged(frozenset({INJECTOR}), frozenset({"sink:out"})))
-    solo.commit()
-    assert len(solo.take(Acknowledge)) == 1
-    assert len(solo.state.outbox) == 0
-
-
 def test_g1_weak_productions_say_what_their_sender_has_heard_6_1_1() -> None:
     """Receivers collect ids by the sender's watermark. It may pass a late record, up to what its causes' senders have
     reached; without being told so they forgot the id of a production that could still be sent again."""
@@ -228,16 +218,6 @@ def test_g1_weak_productions_say_what_their_sender_has_heard_6_1_1() -> None:
     solo.deliver(("k", "x", 1), watermark=77)
     (send,) = solo.take(Send)
     assert send.delivery.sender.heard == 77
-
-
-def test_a_dropped_consumers_productions_are_not_sent_after_the_commit() -> None:
-    solo = Solo(Echo())
-    solo.deliver(("k", "x", 1))
-    solo.handle(CatalogChanged(frozenset({INJECTOR}), frozenset({"sink:out"})))
-    solo.commit()
-    assert solo.take(Send) == []
-    solo.watermark(MAX_TIMESTAMP)
-    assert solo.output == MAX_TIMESTAMP
 
 
 def test_g13_watermarks_heard_while_the_journal_is_read_collect_ids_all_the_same() -> None:

@@ -282,14 +282,6 @@ class Commits:
             sealed.unacked.update(one.token for one in fresh)
         return [self._send(one) for one in fresh]
 
-    def drop_consumer(self, consumer: str) -> None:
-        """The consumer is no more: nothing waits for its ACKs."""
-        outbox = self.state.outbox
-        outbox.drop_consumer(consumer)
-        if self._in_flight is not None:
-            unacked = self._in_flight.unacked
-            self._in_flight.unacked = {token for token in unacked if outbox.get(token) is not None}
-
     # Time.
 
     def next_alarm(self) -> int | None:

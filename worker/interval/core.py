@@ -225,8 +225,6 @@ class IntervalCore:
             inputs.add(sender)
         for sender in known - event.senders:
             inputs.remove(sender)
-        for consumer in event.gone:
-            self._commits.drop_consumer(consumer)
         return []
 
     def _on_tick(self, event: Tick) -> list[Instruction]:

@@ -261,16 +261,6 @@ class Outbox:
         self._remove(shipment)
         return self.add(rows, shipment.sequence)
 
-    def drop_consumer(self, consumer: str) -> int:
-        """The consumer is no more: its deliveries are discarded. Returns how many records went."""
-        dropped = 0
-        inherited = [one for one in self._inherited.values() if one.consumer == consumer]
-        for shipment in [*self._by_consumer.get(consumer, {}).values(), *inherited]:
-            dropped += shipment.count()
-            self.records -= shipment.count()
-            self._remove(shipment)
-        return dropped
-
     @staticmethod
     def rows_of(shipment: Shipment) -> Iterator[ProductionRow]:
         """The shipment's records that are not ACKed, as a journal stores them."""
