@@ -141,7 +141,7 @@ class MasterCore:
         """Somebody asks; a ``Reply`` or ``Fail`` with the same ticket follows, sooner or later."""
         if self.deposed:
             return [Fail(ticket, _not_leading())]
-        self._now = max(self._now, now)
+        self._see(now)
         self._queue.append((ticket, request))
         return self._and_go_on([])
 
@@ -187,7 +187,7 @@ class MasterCore:
         """``Observe`` was carried out."""
         if self.deposed:
             return []
-        self._now = max(self._now, now)
+        self._see(now)
         self._drains.observe(self.catalog, progress, self._now)
         record = self.catalog.topologies.get(progress.topology)
         for leaving in record.leaving if record is not None else ():
@@ -204,7 +204,7 @@ class MasterCore:
         """Time has passed; to be called a few times a second."""
         if self.deposed or not self._loaded:
             return []
-        self._now = max(self._now, now)
+        self._see(now)
         done: list[Instruction] = []
         if self._now >= self._observed_at + self._settings.observe_every:
             self._observed_at = self._now
@@ -224,6 +224,15 @@ class MasterCore:
             operation.since = self._now
             done.append(Reload())
         return self._and_go_on(done)
+
+    def _see(self, now: Timestamp) -> None:
+        """Take note of the wall time. It may be set back: then nothing waits for a time that is far off again."""
+        if now < self._now:
+            self._observed_at = min(self._observed_at, now)
+            self._drops_at = min(self._drops_at, now)
+            if self._operation is not None:
+                self._operation.since = min(self._operation.since, now)
+        self._now = now
 
     # Reading.
 

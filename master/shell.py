@@ -40,6 +40,11 @@ def wall_clock() -> Timestamp:
     return Timestamp(time.time_ns() // 1_000)
 
 
+def _steady_clock() -> Timestamp:
+    """A time that is never set back, for what is measured from one moment to another."""
+    return Timestamp(int(asyncio.get_running_loop().time() * 1_000_000))
+
+
 class MasterShell:
     """One replica of the master. Any number may run; the elected one answers, the others name it."""
 
@@ -84,7 +89,7 @@ class MasterShell:
     async def _lead(self, leadership: Leadership) -> None:
         look, forget = self.observer.look, self.observer.forget
         term = Term(leadership, self.coordinator, self.store, self._settings, look, forget, self._clock)
-        loads = Loads(term, self.observer, self._settings, partial(self._count, "balancer"), self._clock)
+        loads = Loads(term, self.observer, self._settings, partial(self._count, "balancer"), _steady_clock)
         self._term, self._packages, self._loads = term, Packages(self.store, leadership.term), loads
         self._leading.set()
         _log.info("leading, term %d", leadership.term)

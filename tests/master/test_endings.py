@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.core.catalog import Catalog
-from millwheel.core.time import MAX_TIMESTAMP, hours, seconds
+from millwheel.core.time import MAX_TIMESTAMP, Timestamp, hours, seconds
 from millwheel.master.messages import (
     CancelTopology,
     CreateJournals,
@@ -15,6 +15,7 @@ from millwheel.master.messages import (
     IntervalProgress,
     OpenInjector,
     Progress,
+    Reload,
     SubmitTopology,
     Transact,
 )
@@ -336,3 +337,19 @@ def test_a_core_that_fails_at_the_store_rests_until_something_happens() -> None:
     assert isinstance(create, CreateJournals)
     assert len(master.core.store_failed(create.operation, "down", retry=False)) == 1
     assert ticket not in master.answers
+
+
+def test_g8_a_clock_that_is_set_back_keeps_nothing_waiting_7_1() -> None:
+    _, master = draining()
+    master.tick(int(hours(30)))
+    looks = len(master.observing)
+    master.tick(int(seconds(70)))
+    master.tick(int(seconds(71)))
+    assert len(master.observing) > looks, "the topology that drains is looked at"
+    master.tick(int(hours(30)))
+    master.ask(CancelTopology("zeitgeist"), now=int(hours(30)))
+    transact = master.waiting.popleft()
+    assert isinstance(transact, Transact)
+    assert isinstance(master.core.transacted(transact.operation, None)[0], Reload)
+    assert not any(isinstance(one, Reload) for one in master.core.ticked(Timestamp(seconds(80))))
+    assert any(isinstance(one, Reload) for one in master.core.ticked(Timestamp(seconds(83)))), "it is read again"
