@@ -11,7 +11,7 @@ from millwheel.authority.candidate import Candidate, CandidateSettings
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shell import ShellSettings
 from millwheel.cli.daemons.frame import Daemon, Role
-from millwheel.cli.daemons.pieces import cancel, ensure_cluster_settings, keep
+from millwheel.cli.daemons.pieces import cancel, keep
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 
 __all__ = ["AUTHORITY"]
@@ -25,12 +25,11 @@ append before is done would have the store work more for them than for the recor
 @asynccontextmanager
 async def _authority(daemon: Daemon) -> AsyncIterator[None]:
     backends, settings = daemon.backends, daemon.settings
-    shards = await ensure_cluster_settings(backends.coordinator, settings.cluster)
     candidate = Candidate(
         backends.coordinator,
         backends.store,
         daemon.address,
-        shards,
+        daemon.shards,
         CandidateSettings(lease=settings.authority.lease_seconds, shell=ShellSettings(coalesce=_COALESCE)),
     )
     daemon.registry.register(candidate.metrics)
