@@ -36,7 +36,10 @@ class Edges:
         return (consumer, stream) in self._known
 
     async def is_gone(self, consumer: str, stream: str) -> bool:
-        """Whether ``consumer`` takes nothing of ``stream`` any more, by a linearizable read."""
+        """Whether ``consumer`` takes nothing of ``stream`` any more, by a linearizable read.
+
+        DamagedValueError if a record cannot be read, so that it is not known.
+        """
         edge = consumer, stream
         if edge not in self._gone:
             now = Catalog()
@@ -44,6 +47,8 @@ class Edges:
                 # Two readings: of a consumer's life, its record alone tells.
                 part = Catalog()
                 part.load(await self._coordinator.list(prefix))
+                # What cannot be read may be what has the consumer.
+                part.check_shape()
                 now.topologies.update(part.topologies)
                 now.logs.update(part.logs)
             if edge in now.edges():
