@@ -180,7 +180,7 @@ class MasterShell:
             return RequestError(
                 FailureCode.UNAVAILABLE,
                 f"the coordinator cannot be reached ({error})",
-                "see that it runs; data keeps flowing meanwhile",
+                "see that it runs; data keeps flowing for as long as workers' leases last",
                 reason="COORDINATOR_UNAVAILABLE",
             )
         # Named by the key that this replica itself has not given up yet, or has just won: it is between two terms.

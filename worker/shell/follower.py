@@ -22,7 +22,7 @@ _AGAIN: Final = 0.5
 async def follow(coordinator: Coordinator, catalog: Catalog) -> AsyncIterator[None]:
     """Keep ``catalog`` at the coordinator's newest contents; yields after each change, the first load included.
 
-    While the coordinator is away the catalog stays as it was: records keep flowing.
+    While the coordinator is away the catalog stays as it was: records keep flowing, until the worker's lease is over.
     """
     while True:
         try:
