@@ -26,7 +26,7 @@ from millwheel.config import ConfigError
 from millwheel.coordination.contract import CoordinatorError
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.sdk.errors import MillwheelError, PackageError, TopologyError
-from millwheel.store.contract import StoreError
+from millwheel.store.contract import CorruptValueError, StoreError
 
 __all__ = ["ExitCode", "exit_code_of", "explain"]
 
@@ -71,6 +71,11 @@ def explain(error: BaseException) -> None:
     """Say on stderr what is wrong. An error that nobody foresaw shows where it was with MILLWHEEL_DEBUG=1."""
     if isinstance(error, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
+    elif isinstance(error, CorruptValueError):
+        print(
+            f"error: {error}: what is stored is damaged, and nothing was changed; restore it from a snapshot",
+            file=sys.stderr,
+        )
     elif isinstance(error, (MillwheelError, StoreError, CoordinatorError)):
         print(f"error: {error}", file=sys.stderr)
     elif isinstance(error, OSError):

@@ -228,3 +228,6 @@ def _remove(finder: _Finder) -> None:
     for name in list(sys.modules):
         if name.partition(".")[0] in tops:
             del sys.modules[name]
+    for place in list(sys.path_importer_cache):
+        if Path(place).is_relative_to(finder.root):
+            del sys.path_importer_cache[place]

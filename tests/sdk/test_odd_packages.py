@@ -99,3 +99,13 @@ def test_what_was_unpacked_before_counts_only_if_it_is_whole(tmp_path: Path) -> 
     assert (tmp_path / digest / "odd_part.py").read_text() == "value = 7"
     unload_package(digest)
     assert [path.name for path in tmp_path.iterdir()] == [digest]
+
+
+def test_g13_packages_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
+    """Python kept what it had found in each of their directories."""
+    for number in range(5):
+        data = packed({"odd_package/__init__.py": GOOD, "odd_package/part.py": "", "n.txt": str(number)})
+        digest = hashlib.sha256(data).hexdigest()
+        load_topology(digest, data, "odd_package:here", tmp_path)
+        unload_package(digest)
+    assert {place for place in sys.path_importer_cache if str(tmp_path) in place} == set()
