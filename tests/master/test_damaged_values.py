@@ -154,3 +154,20 @@ def test_g1_a_damaged_injector_or_cursor_refuses_its_own_alone_5_2() -> None:
     master.call(OpenInjector("two.in", "p"))
     master.call(CommitBatch("r", 1))
     assert sorted(master.core.catalog.damaged) == sorted([injector, cursor])
+
+
+def test_g11_what_a_damaged_chunk_names_stays_and_the_litter_of_others_goes_7_1() -> None:
+    """Also for a master that knew the chunk when it was whole."""
+    world, master = running()
+    one, two = incarnation_of(world, "one"), incarnation_of(world, "two")
+    mine, others = ([interval.journal for interval in world.catalog().tables[table]] for table in (one, two))
+    damage(world, keys.chunk_key(one, 0))
+    damaged = world.state._entries[keys.chunk_key(one, 0)]
+    master.take(master.core.loaded(world.state.list("")))
+    for name in ("one", "two"):
+        master.call(CancelTopology(name, f"c{name}"))
+    for hour in range(2, 5):
+        master.tick(int(hours(hour)))
+    assert world.state._entries[keys.chunk_key(one, 0)] == damaged
+    assert all(map(world.has_journal, mine))
+    assert not any(map(world.has_journal, others))
