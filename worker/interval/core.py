@@ -275,6 +275,8 @@ class IntervalCore:
         state, runner, commits = self.state, self._runner, self._commits
         if state.cells.bytes_held > state.cells.limit_bytes:
             state.cells.evict(_Busy(runner, state), state.next_timer)
+        # What the watermark reaches now may be in the store: perhaps no other event comes.
+        self._advance_watermark()
         if state.far:
             out.extend(self._checkpoints.spilling.pump())
         while True:

@@ -1,0 +1,48 @@
+"""When timers that are in the store are asked for (4.6; G6, G8)."""
+
+from __future__ import annotations
+
+import millwheel as mw
+from millwheel.core.time import MAX_TIMESTAMP, Timestamp
+from millwheel.store.contract import PartId
+from millwheel.worker.interval import Settings
+from millwheel.worker.messages import PartsRead, PartsWritten, ReadSegments, WriteParts
+from tests.interval.solo import Solo
+
+
+class Alarm(mw.Computation[tuple[str, str], None]):
+    """Sets a timer at the time that the record says, and tells when it fires."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.set_timer(Timestamp(int(record.value[1])), "t")
+
+    def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+        ctx.produce("out", str(timer.timestamp))
+
+
+def settle(solo: Solo, stored: dict[PartId, bytes]) -> None:
+    """Do what the core asks of the store until it asks for nothing."""
+    going = True
+    while going:
+        for write in solo.take(WriteParts):
+            stored.update(write.parts)
+            solo.handle(PartsWritten(write.number))
+        reads = solo.take(ReadSegments)
+        for read in reads:
+            solo.handle(PartsRead({part: stored[part] for part in read.parts}))
+        going = bool(solo.commit_all() or reads)
+
+
+def test_g8_timers_in_the_store_are_asked_for_by_the_event_that_makes_them_due_4_6() -> None:
+    """They were looked for before the watermark moved: when the end came in one step, no other event followed."""
+    settings = Settings(timers_kept=2, timer_part=1, timer_lead=0, checkpoint_entries=1, flush_interval=0)
+    solo, stored = Solo(Alarm(), settings=settings), dict[PartId, bytes]()
+    # Those that memory keeps are set anew: what is due first is in the store.
+    for number, at in [*((number, 1_000 + number) for number in range(8)), (0, 5_000), (1, 5_001)]:
+        solo.deliver((f"k{number}", str(at), 0))
+        settle(solo, stored)
+    assert sorted(setting.at for _, _, setting in solo.state.timers[False].items()) == [5_000, 5_001]
+    assert solo.state.far.first(False) == 1_002
+    solo.watermark(MAX_TIMESTAMP)
+    settle(solo, stored)
+    assert [int(value) for value, _ in solo.sent()] == [*range(1_002, 1_008), 5_000, 5_001]
