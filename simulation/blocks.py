@@ -253,7 +253,8 @@ def assemble(text: str) -> mw.Topology:
     plan = json.loads(text)
     topology = mw.Topology(plan["name"])
     for source in plan["sources"]:
-        topology.source(source["name"], Item, injectors=source["injectors"])
+        slack = mw.Duration(source["id_slack"])
+        topology.source(source["name"], Item, injectors=source["injectors"], id_slack=slack)
     for node in plan["nodes"]:
         block = _KINDS[node["kind"]](node["name"], node["outputs"], *node["arguments"])
         topology.add(

@@ -79,9 +79,13 @@ def _daemon(role: Role) -> Main:
         ensure: Callable[[], Any] = lambda: ensure_cluster_settings(world.coordinator, settings.cluster)  # noqa: E731
         shards = await patiently("settling the shards", ensure)
         daemon = Daemon(settings, address, 0, cast("Any", server), backends, CollectorRegistry(), shards)
+        stop = world.stops[process.name] = asyncio.Event()
         async with role.open(daemon):
             server.start()
-            await asyncio.Event().wait()
+            await stop.wait()
+            world.history.note("is told to stop")
+        server.stop()
+        world.kill(process.name)
 
     return main
 

@@ -27,6 +27,8 @@ class Faults:
             self._crash,
             self._pause,
             self._pause,
+            self._terminate,
+            self._vanish,
             self._reset,
             self._partition,
             self._slow_host,
@@ -45,7 +47,7 @@ class Faults:
         world, chance = self._world, self._chance
         # Some runs have many of few kinds: what goes wrong together is what nobody thought of.
         kinds = chance.sample(self._kinds, chance.randint(1, len(self._kinds)))
-        for _ in range(chance.choice((0, 1, 2, 4, 8))):
+        for _ in range(chance.choice((0, 2, 4, 8, 16))):
             world.later(chance.uniform(0.0, world.plan.span * 1.2), chance.choice(kinds))
         world.later(world.plan.span * 1.2 + chance.uniform(0.5, 15.0), self.end)
 
@@ -88,6 +90,29 @@ class Faults:
         if process.alive and not process.paused:
             world.pause(name)
             world.later(chance.choice((0.2, 3.0, 8.0)) * chance.uniform(0.5, 1.5), world.resume, name)
+
+    def _terminate(self) -> None:
+        """As SIGTERM: it hands over what it has."""
+        world, chance, name = self._world, self._chance, self._victim()
+        process, stop = world.processes[name], world.stops.get(name)
+        if process.alive and not process.paused and stop is not None:
+            process.enter(stop.set)
+            world.later(chance.choice((0.1, 3.0)) * chance.uniform(0.5, 1.5), self._again, name)
+
+    def _again(self, name: str) -> None:
+        """If it has not ended by now, it is killed."""
+        self._world.kill(name)
+        self._restart(name)
+
+    def _vanish(self) -> None:
+        world, chance, name = self._world, self._chance, self._victim()
+        if world.processes[name].alive:
+            world.vanish(name)
+            world.later(chance.choice((1.0, 8.0)) * chance.uniform(0.5, 1.5), self._comes_back, name)
+
+    def _comes_back(self, name: str) -> None:
+        self._heal()
+        self._restart(name)
 
     # The network.
 

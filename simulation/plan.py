@@ -174,6 +174,7 @@ def _choose_inputs(plan: Plan, chance: Random) -> None:
     numbers = iter(range(1, 1_000_000))
     keys = [f"{chr(chance.randint(33, 125))}{chr(chance.randint(33, 125))}" for _ in range(chance.choice((1, 3, 8)))]
     for source in plan.sources:
+        source["id_slack"] = chance.choice((0, seconds(1), seconds(3600)))
         names = ["r0", "r1"][: chance.choice((1, 2))]
         # Of two, the one that comes later begins where the other is by then, if that does not wait for it.
         if len(names) > 1 or chance.random() < 0.5:

@@ -11,8 +11,10 @@ from millwheel.core.interval_table import interval_from_proto
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import interval_pb2
+from simulation.blocks import assemble
 from simulation.cluster import MASTERS
 from simulation.cluster import WORKERS as WORKER_NAMES
+from simulation.plan import package_of
 from simulation.process import Process
 from simulation.world import World
 
@@ -29,13 +31,19 @@ async def reshape(world: World, process: Process) -> None:
     async with ControlClient(_ADDRESS, deadline=3.0, patience=2.0) as client:
         for _ in range(count):
             await asyncio.sleep(chance.uniform(0.0, 2.0 * until / count))
-            what = chance.choice(("move", "move", "split", "split", "merge", "pause"))
+            what = chance.choice(("move", "move", "split", "split", "merge", "pause", "update"))
             try:
-                done = await _change(client, chance, what)
+                done = await (_update(world, client) if what == "update" else _change(client, chance, what))
                 world.history.note(f"{what}: {done}")
             except (RequestError, TimeoutError) as error:
                 world.history.note(f"{what}: not done: {error}")
         await _resumed(world, client)
+
+
+async def _update(world: World, client: ControlClient) -> str:
+    """A new version, of the same code: every interval is taken over."""
+    spec = assemble(world.plan.text()).to_spec(package_of(world.plan).reference())
+    return f"version {(await client.update(spec)).version}"
 
 
 async def _change(client: ControlClient, chance: Random, what: str) -> str:

@@ -94,6 +94,8 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
         world.start(f"sub-{sink}", subscriber(progress, sink))
     world.start("shaper", _after(progress, reshape))
     Faults(world).arrange()
+    for share in (0.3, 0.6, 0.9):
+        world.later(world.plan.span * share, _look, world)
     while _unfinished(world, progress):
         if world.loop.time() > LIMIT:
             world.violated(f"it does not end: {_unfinished(world, progress)} (G8)")
@@ -101,6 +103,10 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
         await asyncio.sleep(0.25)
     world.history.note("everything has come out")
     check_soft_state(world)
+
+
+def _look(world: World) -> None:
+    world.history.note(f"{check_soft_state(world)} intervals at rest are as the store has them")
 
 
 def _after(progress: Progress, then: Main) -> Main:

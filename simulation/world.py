@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
@@ -42,6 +43,8 @@ class World:
         """The present life of each."""
         self.workers: dict[str, Worker] = {}
         """The worker in each worker process's present life."""
+        self.stops: dict[str, asyncio.Event] = {}
+        """What tells each daemon to stop, as SIGTERM does."""
         self._mains: dict[str, Main] = {}
 
     def violated(self, what: str) -> None:
@@ -59,6 +62,8 @@ class World:
         """Start a process, or start it again as it was."""
         before = self.processes.get(name)
         life = 1 if before is None else before.life + 1
+        if before is not None:
+            self.network.died(before)  # a machine that comes back knows nothing of its old connections
         kept = clock or (before.clock if before is not None else Clock())
         process = self.processes[name] = Process(self.loop, name, life, kept)
         main = self._mains[name] = main or self._mains[name]
@@ -80,6 +85,16 @@ class World:
             self.history.note("is killed", process)
             self.loop.kill(process)
             self.network.died(process)
+
+    def vanish(self, name: str) -> None:
+        """Its machine is lost: nobody is told, and nothing answers there, not even that nothing is there."""
+        process = self.processes[name]
+        self.history.note("vanishes", process)
+        for other in (*self.processes, "store", "coordinator"):
+            if other != name:
+                self.network.cut(name, other)
+                self.network.cut(other, name)
+        self.loop.kill(process)
 
     def pause(self, name: str) -> None:
         """As SIGSTOP."""
