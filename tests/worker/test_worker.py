@@ -6,16 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from millwheel.client.report_stream import PendingOf
+from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.catalog import OwnedInterval
+from millwheel.core.catalog_keys import chunk_key
 from millwheel.core.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.sdk.errors import PackageError, UsageError
-from millwheel.worker.messages import AsyncHook, Deposed, PrepareRelease, ReleasePrepared, Report, Tick
+from millwheel.worker.messages import AsyncHook, Deposed, PrepareRelease, ReleasePrepared, Report, SequenceChecked, Tick
+from millwheel.worker.shell import worker as worker_module
 from millwheel.worker.shell.building import Built
 from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.host import CoreHost
@@ -143,6 +147,23 @@ async def test_g8_an_interval_that_cannot_be_built_does_not_keep_others_waiting(
     assert list(one.hosted) == ["c.1.j2"]
     assert "has no computation 'c'" in one._absence("c.1.j1")
     assert caplog.text.count("it cannot be built") == 1
+    await one._drop_all()
+
+
+async def test_g13_journals_that_are_no_more_are_forgotten_after_a_takeover_6_1_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was retired while an interval was being opened stayed in its memory and its base for good."""
+    monkeypatch.setattr(worker_module, "_SETTLED", 0.01)
+    one = worker(tmp_path)
+    core = ScriptedCore()
+    core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j1", "u.1.j2"]))  # type: ignore[attr-defined]
+    lives = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
+    await one.coordinator.transact((), [Put(chunk_key("u.1", 0), lives.SerializeToString())])
+    monkeypatch.setattr(one._builder, "build", lambda interval: Built(core, ()))  # type: ignore[arg-type]
+    one._start(owned("c.1.j1", 4))
+    await until(lambda: core.of(SequenceChecked))
+    assert core.of(SequenceChecked) == [SequenceChecked("u.1.j1", False)]
     await one._drop_all()
 
 

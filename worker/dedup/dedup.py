@@ -255,6 +255,10 @@ class Dedup:
             self._marks.pop(sequence, None)
             self._news.retired.append(sequence)
 
+    def journals(self) -> list[str]:
+        """The senders' journals of whose positions anything is known."""
+        return [sequence for sequence, source in self._tables.positions.items() if not source.origin]
+
     def retire_injector(self, origin: str) -> None:
         """The injector process is gone for good, by an operator's word: its deliveries are refused from now on.
 

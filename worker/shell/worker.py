@@ -36,6 +36,7 @@ from millwheel.worker.messages import (
     Report,
     Send,
     SenderWatermarks,
+    SequenceChecked,
 )
 from millwheel.worker.shell.building import Builder, Built
 from millwheel.worker.shell.channels import LocalChannel
@@ -45,7 +46,7 @@ from millwheel.worker.shell.follower import follow
 from millwheel.worker.shell.handover import HandoverService
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.inspection import InspectionService
-from millwheel.worker.shell.lineage import journal_lives
+from millwheel.worker.shell.lineage import dead_journals, journal_lives
 from millwheel.worker.shell.load import LoadMeter, Metered
 from millwheel.worker.shell.log_service import LogService
 from millwheel.worker.shell.mending import Mending
@@ -64,6 +65,10 @@ log = logging.getLogger("millwheel.worker")
 _AGAIN_FIRST: Final = 0.25
 _AGAIN_LAST: Final = 30.0
 """Seconds until the catalog is gone through again after something in it could not be done, doubled each time."""
+
+
+_SETTLED: Final = 60.0
+"""Seconds after its opening that an interval is looked through for journals that were retired meanwhile, about."""
 
 
 class Authority(Protocol):
@@ -393,10 +398,28 @@ class Worker:
         interval = owned.interval
         extra = self.logs.performers() if built.log_of else None
         host = CoreHost(interval.journal, built.core, self.store, self, self.queue, extra, self._ahead)
-        self.hosted[interval.journal] = _Hosted(host, owned, built, LocalChannel(host))
+        hosted = self.hosted[interval.journal] = _Hosted(host, owned, built, LocalChannel(host))
+        delay = _SETTLED * random.uniform(0.5, 1.5)
+        asyncio.get_running_loop().call_later(delay, lambda: self._background(self._forget_dead(hosted)))
         log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)
         host.start()
         host.post(self._watch.known())
+
+    async def _forget_dead(self, hosted: _Hosted) -> None:
+        """Have an interval forget the senders' journals that are no more.
+
+        It is told when they are retired. But what its owner before this one was told and did not commit is lost, and so
+        is what it was told while it was being opened.
+        """
+        if self.hosted.get(hosted.host.journal) is not hosted:
+            return
+        try:
+            dead = await dead_journals(self.coordinator, self.catalog, hosted.built.core.state.dedup.journals())
+        except CoordinatorError as error:
+            log.info("journal %s: which senders are no more is not known: %s", hosted.host.journal, error)
+            return
+        for sequence in dead:
+            hosted.host.post(SequenceChecked(sequence, False))
 
     async def _stop(self, journal: str) -> None:
         hosted = self.hosted.pop(journal, None)
