@@ -3,34 +3,57 @@
 They are rows of the pseudo computation ``packages``, written under a journal of that name that the
 leading master holds. Rows are named by content, so nobody can make one say something else, and the
 row that says how many chunks there are is written last.
+
+The journal's base has an index of them, and each change of it is an append: rows are written, or emptied, with its
+commit number afterwards. So a package that was collected may be uploaded again, and a deposed master's late writes
+lose (G3). What an append has given up, and nobody has emptied yet, is emptied by whoever holds the journal next, before
+it says of any package that it is here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
-from millwheel.store.contract import CorruptValueError, JournalExistsError, SequencerRefusedError, StateRow, StateStore
+from millwheel.store.contract import (
+    Append,
+    CorruptValueError,
+    JournalExistsError,
+    PartId,
+    SequencerRefusedError,
+    StateRow,
+    StateStore,
+    StoreError,
+)
 
 __all__ = ["CHUNK_BYTES", "MAX_PACKAGE_BYTES", "Packages"]
 
 CHUNK_BYTES: Final = 512 << 10
 MAX_PACKAGE_BYTES: Final = 64 << 20
 _NAME: Final = "packages"
-# Rows show a commit of their journal: this journal has one from birth, and never another.
+_INDEX: Final = "index"
 _COMMIT: Final = 1
+"""That the journal is born with."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class _Manifest(msgspec.Struct):
     size: int
     chunks: int
+
+
+class _Index(msgspec.Struct):
+    """Chunks by digest, and what is given up: its chunks, and the commit that gave it up."""
+
+    stored: dict[str, int] = {}
+    going: dict[str, tuple[int, int]] = {}
 
 
 class Packages:
@@ -41,12 +64,23 @@ class Packages:
         self._store = store
         self._term = term
         self._fenced = False
+        self._commit = 0
+        self._index = _Index()
+        self._lock = asyncio.Lock()
+        self._wanted_at: dict[str, float] = {}
+        """When a package was last asked for, uploaded, or named by a topology."""
 
     async def has(self, digest: str) -> bool:
         """Whether the whole package is here. One that is damaged is not, so that an upload mends it."""
+        _check_digest(digest)
+        async with self._lock:
+            await self._fence()
+        self._touch(digest)
         try:
-            if await self._manifest(digest) is None:
+            manifest = await self._manifest(digest)
+            if manifest is None:
                 return False
+            self._index.stored.setdefault(digest, manifest.chunks)
             async for _ in self.get(digest):
                 pass
         except RequestError as error:
@@ -68,12 +102,42 @@ class Packages:
                 "it was damaged under way or changed while it was read: upload it again",
                 reason="DIGEST_MISMATCH",
             )
-        await self._fence()
         chunks = [content[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES)]
-        for number, chunk in enumerate(chunks):
-            await self._write(_chunk_key(digest, number), chunk)
-        await self._write(digest.encode(), msgspec.msgpack.encode(_Manifest(len(content), len(chunks))))
+        async with self._lock:
+            self._index.stored[digest] = len(chunks)
+            commit = await self._append()
+            for number, chunk in enumerate(chunks):
+                await self._write(_chunk_key(digest, number), chunk, commit)
+            await self._write(digest.encode(), msgspec.msgpack.encode(_Manifest(len(content), len(chunks))), commit)
+        self._touch(digest)
         return True
+
+    async def collect(self, named: Container[str], idle: float) -> list[str]:
+        """Drop the packages that are not ``named``, and that nobody has asked for in ``idle`` seconds of this term.
+
+        Returns those that went. Who submits a topology has asked for its package just before.
+        """
+        async with self._lock:
+            await self._fence()
+            now = asyncio.get_running_loop().time()
+            for digest in self._index.stored:
+                if digest in named:
+                    self._wanted_at[digest] = now
+            gone = [
+                one
+                for one in self._index.stored
+                if one not in named and now - self._wanted_at.setdefault(one, now) >= idle
+            ]
+            if gone:
+                commit = self._commit + 1
+                for digest in gone:
+                    self._index.going[digest] = self._index.stored.pop(digest), commit
+                await self._append()
+                await self._empty()
+        return gone
+
+    def _touch(self, digest: str) -> None:
+        self._wanted_at[digest] = asyncio.get_running_loop().time()
 
     async def get(self, digest: str) -> AsyncIterator[bytes]:
         """The package in chunks. RequestError (NOT_FOUND) if it is not here, DATA_LOSS if it is damaged."""
@@ -111,22 +175,60 @@ class Packages:
         return row
 
     async def _fence(self) -> None:
-        """Take the journal, once in the term. A store may drop what a master without it writes."""
+        """Take the journal, once in the term, and finish what was begun. A deposed master gets no further than here."""
         if self._fenced:
             return
         with suppress(JournalExistsError):
             await self._store.create_journal(_NAME, commit=_COMMIT)
         try:
-            await self._store.fence(_NAME, self._term)
+            head = await self._store.fence(_NAME, self._term)
         except SequencerRefusedError as error:
             if error.sequencer != self._term:
-                raise RequestError(
-                    FailureCode.UNAVAILABLE, "this master no longer leads", "try again", reason=NOT_LEADING
-                ) from error
+                raise _deposed() from error
+            head = await self._store.read_head(_NAME)
+        self._commit = head.commit
+        if head.parts:
+            (blob,) = await self._store.read_parts(_NAME, head.parts)
+            self._index = msgspec.msgpack.decode(blob, type=_Index)
+        await self._empty()
         self._fenced = True
 
-    async def _write(self, key: bytes, blob: bytes) -> None:
-        await self._store.write_states(_NAME, _NAME, self._term, [StateRow(key, _COMMIT, blob)])
+    async def _append(self) -> int:
+        """Commit the index as it now stands, with the number that rows are written with. The lock is held."""
+        await self._fence()
+        commit = self._commit + 1
+        part = PartId(_INDEX, self._term, commit)
+        await self._store.write_part(_NAME, part, msgspec.msgpack.encode(self._index))
+        try:
+            await self._store.append(_NAME, Append(self._term, commit, commit, (part,), b""))
+        except SequencerRefusedError as error:
+            if (error.sequencer, error.commit) != (self._term, commit):
+                raise _deposed() from error
+        except StoreError:
+            # Nobody knows whether it was applied: the journal is taken up anew before anything else is done.
+            self._fenced = False
+            raise
+        await self._store.delete_parts(_NAME, [one for one in await self._store.list_parts(_NAME) if one != part])
+        await self._store.delete_entries(_NAME, commit + 1)
+        self._commit = commit
+        return commit
+
+    async def _empty(self) -> None:
+        """Empty the rows of what was given up. Done again it changes nothing: the commit is the one that gave it up."""
+        for digest, (chunks, commit) in list(self._index.going.items()):
+            # The row that says how many there are goes first: without it the others are not looked at.
+            await self._write(digest.encode(), b"", commit)
+            for number in range(chunks):
+                await self._write(_chunk_key(digest, number), b"", commit)
+            # The next append forgets it.
+            self._index.going.pop(digest, None)
+
+    async def _write(self, key: bytes, blob: bytes, commit: int) -> None:
+        await self._store.write_states(_NAME, _NAME, self._term, [StateRow(key, commit, blob)])
+
+
+def _deposed() -> RequestError:
+    return RequestError(FailureCode.UNAVAILABLE, "this master no longer leads", "try again", reason=NOT_LEADING)
 
 
 def _damaged(digest: str, why: str) -> RequestError:

@@ -16,6 +16,7 @@ from millwheel.core.catalog import Catalog
 from millwheel.core.catalog_keys import LEADERSHIP
 from millwheel.core.time import Timestamp
 from millwheel.master.balancing import HotKey
+from millwheel.master.collecting import collect_packages
 from millwheel.master.expecting import Expectations
 from millwheel.master.handover import refuse_quarantined, reshape
 from millwheel.master.load_book import LoadBook
@@ -93,7 +94,8 @@ class MasterShell:
         self._term, self._packages, self._loads = term, Packages(self.store, leadership.term), loads
         self._leading.set()
         _log.info("leading, term %d", leadership.term)
-        beside = [asyncio.ensure_future(work) for work in (loads.run(), Expectations(term, self.observer).run())]
+        works = (loads.run(), Expectations(term, self.observer).run(), collect_packages(term, self._packages))
+        beside = [asyncio.ensure_future(work) for work in works]
         try:
             await term.run()
         except Exception:

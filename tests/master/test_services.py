@@ -100,7 +100,7 @@ async def test_a_damaged_package_is_never_handed_out_whole() -> None:
     (manifest,) = await store.read_states("packages", [DIGEST.encode()])
     assert manifest is not None
     await store.drop_computation("packages")
-    rows = [manifest, StateRow(f"{DIGEST}/0001".encode(), 1, b"other")]
+    rows = [manifest, StateRow(f"{DIGEST}/0001".encode(), manifest.commit, b"other")]
     await store.write_states("packages", "packages", 5, rows)
     with pytest.raises(RequestError, match="is damaged"):
         async for _ in packages.get(DIGEST):
