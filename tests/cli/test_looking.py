@@ -93,6 +93,13 @@ async def test_g8_a_process_that_is_gone_for_good_is_finished_by_an_operator_5_2
         again = await run_cli(server.address, "injector", "finish", "spoken", "gone", "--yes")
         assert again.code == 6
         assert "has finished, and that is final" in again.err
+        early = await run_cli(server.address, "injector", "retire", "spoken", "reader", "--yes")
+        assert early.code == 6
+        assert "finish it first: `millwheel injector finish spoken reader`" in early.err
+        retired = await run_cli(server.address, "injector", "retire", "spoken", "gone", "--yes")
+        assert (retired.code, retired.out) == (0, "injector process gone of stream spoken is retired\n"), retired.err
+        listed = await run_cli(server.address, "injector", "list", "spoken", "-o", "json")
+        assert [one["process"] for one in json.loads(listed.out)] == ["reader"]
         await injector.send(Word("plain"), timestamp=6_000_000)
         await injector.advance(7_000_000)
         await injector.flush()

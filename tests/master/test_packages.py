@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import pytest
 
@@ -28,7 +29,7 @@ class Breaking(MemoryStore):
 
     writes = 1 << 30
 
-    async def write_states(self, computation: str, journal: str, sequencer: int, rows: list[StateRow]) -> None:  # type: ignore[override]
+    async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
         if self.writes == 0:
             raise StoreUnavailableError("it stops here")
         self.writes -= 1

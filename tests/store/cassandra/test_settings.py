@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cassandra import ConsistencyLevel
@@ -67,7 +68,7 @@ async def test_writes_are_acknowledged_by_as_many_replicas_as_are_asked_for(
         await store.write_states(name, name, 1, [StateRow(b"k", 1, b"state")])
         assert await store.read_entries(name, 1, 1) == [b"entry"]
         assert await store.read_states(name, [b"k"]) == [StateRow(b"k", 1, b"state")]
-        held = [store._journals, store._parts, store._states]
+        held: list[Any] = [store._journals, store._parts, store._states]
         levels = {text.consistency_level for one in held for text in one._statements.values() if _writes(text)}
         assert levels == {getattr(ConsistencyLevel, level.upper())}
         assert store._journals._statements["head"].consistency_level == ConsistencyLevel.SERIAL
