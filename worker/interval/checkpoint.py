@@ -110,11 +110,15 @@ class Checkpointer:
         self._rounds = 0
         """Bases still to be written for them, at most."""
 
-    def after_commit(self, now: int, entry_bytes: int) -> list[Instruction]:
+    def after_commit(self, now: int) -> list[Instruction]:
         """A commit is acknowledged and none is in flight: capture what is due."""
-        self.journal_bytes += entry_bytes
         self.spilling.let_go()
         return self._capture_rows(now) + self._capture_base()
+
+    def wants_stillness(self, now: int) -> bool:
+        """Whether something is to be captured, or taken in, for which no commit may be in flight."""
+        rows_due = self._flush is None and bool(self.state.cells.dirty_count) and self._rows_due(now)
+        return rows_due or self._base_due() or self.pressing or self.spilling.wants_stillness
 
     def next_alarm(self, now: int) -> int | None:
         """When rows should be flushed although nothing commits."""
@@ -132,8 +136,7 @@ class Checkpointer:
         state = self.state
         if self._flush is not None:
             return []
-        due = at_once or now >= self._flushed_at + state.settings.flush_interval
-        if not due and not state.cells.crowded:
+        if not at_once and not self._rows_due(now):
             return []
         self._flushed_at = now
         rows = state.cells.dirty_rows()
@@ -146,6 +149,9 @@ class Checkpointer:
         states = [StateRow(key, commit, encoded) for key, commit, encoded in rows]
         return [FlushStates(config.computation, config.journal, config.sequencer, self._number, states)]
 
+    def _rows_due(self, now: int) -> bool:
+        return now >= self._flushed_at + self.state.settings.flush_interval or self.state.cells.crowded
+
     def flushed(self, number: int) -> None:
         """The rows of a flush are acknowledged."""
         if self._flush is None or self._flush[0] != number:
@@ -156,16 +162,18 @@ class Checkpointer:
         self._rows_upto = max(self._rows_upto, commit)
 
     def _capture_base(self) -> list[Instruction]:
+        return self._write_base() if self._base_due() else []
+
+    def _base_due(self) -> bool:
+        if not self._may_write_base():
+            return False
         state = self.state
         settings = state.settings
-        due = (
+        return (
             state.committed - state.floor >= settings.checkpoint_entries
             or self.journal_bytes >= settings.checkpoint_bytes
             or (state.committed - state.floor >= settings.checkpoint_entries // 16 and self.spilling.overflowing)
         )
-        if not due or not self._may_write_base():
-            return []
-        return self._write_base()
 
     def _may_write_base(self) -> bool:
         """Whether a base can be captured: none is on its way, and it would rely on its own journal's parts alone."""

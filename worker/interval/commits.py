@@ -1,13 +1,19 @@
 """Group commit: sealing, appending, and what follows when the journal has it (sections 6.1.1 to 6.1.3).
 
-Invariant: at most one commit is between seal and acknowledgement. Strong productions are sent, and
-senders ACKed, only after the append that holds them is acknowledged (G1, G9). Of a computation with weak
+Invariant: at most one append is in flight, and appends go in the order of their commits. Strong productions are sent,
+and senders ACKed, only after the append that holds them is acknowledged (G1, G9). Of a computation with weak
 productions the productions are sent first; its append waits until each of them is ACKed, or,
 after the straggler delay, is stored in that same append (G10).
+
+Weak commits wait in line, so that what is produced does not wait for the ACKs of what was produced before it. In line
+there are only productions that records caused, as those are known by the record's id, after a takeover, too: what a
+timer produces is known by the commit that set it, and waits until that is in the journal. What is captured of the soft
+state is captured when nothing is in line or in flight.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,7 +23,7 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import Append
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
 from millwheel.worker.interval.checkpoint import Checkpointer
-from millwheel.worker.interval.entry import Entry, ProductionRow, encode
+from millwheel.worker.interval.entry import ProductionRow, encode
 from millwheel.worker.interval.intake import Receipt
 from millwheel.worker.interval.outbox import Shipment
 from millwheel.worker.interval.receiving import Receiving
@@ -28,6 +34,8 @@ from millwheel.worker.messages import Acknowledge, AppendEntry, Delivery, Instru
 
 __all__ = ["Commits"]
 
+_IN_LINE: Final = 64
+"""Weak commits in line, at most; together they have no more records than one batch may have."""
 _OLD: Final = 1_000
 """Commits after which a production that is not ACKed counts as stuck."""
 
@@ -50,10 +58,13 @@ class Commits:
         self._receiving = receiving
         self._weak = not state.program.options.strong
         self._in_flight: Sealed | None = None
+        """Whose append is in flight."""
         self._entry_bytes = 0
-        self._deadline = 0
-        self._waiting = False
-        """Whether the commit in flight waits for ACKs of its weak productions."""
+        self._line: deque[tuple[Sealed, int]] = deque()
+        """Weak commits that wait for the ACKs of their productions, and until when; those behind them wait for them."""
+        self._line_records = 0
+        self._senders: dict[int, Sealed] = {}
+        """The commit in line that waits for the ACK of a shipment, by the shipment's token."""
         self._acked: list[tuple[str, int, str]] = []
         """ACKs of stored weak productions that no commit has journaled."""
         self._acked_holds: list[int] = []
@@ -64,10 +75,11 @@ class Commits:
 
     def try_commit(self, out: list[Instruction]) -> bool:
         """Seal the batch and set it on its way, if none is; returns whether the next batch may be run right away."""
-        if self._in_flight is not None:
-            return False
         checkpoints = self._checkpoints
-        if checkpoints.pressing:
+        still = self._in_flight is None and not self._line
+        if not still and not self._may_line_up():
+            return False
+        if still and checkpoints.pressing:
             out.extend(checkpoints.press(self.state.elapsed))
         naming = checkpoints.wants_append
         duplicates = self._receiving.take_duplicates()
@@ -85,15 +97,30 @@ class Commits:
             self.state.counts.duplicates += duplicates
             return False
         sealed = self._sealer.seal(self._runner.take_batch(), changed, duplicates)
-        self._in_flight = sealed
-        if self._weak and sealed.shipments:
-            self._waiting = True
-            sealed.unacked = {shipment.token for shipment in sealed.shipments}
-            self._deadline = self.state.elapsed + self.state.program.options.straggler_delay
-            out.extend(self._send(shipment) for shipment in sealed.shipments)
+        if self._weak:
+            self._line_up(sealed, out)
         else:
             self._append(sealed, out)
         return True
+
+    def _may_line_up(self) -> bool:
+        """Whether a batch may be sealed behind others, to have its weak productions sent."""
+        state, batch, line = self.state, self._runner.batch, self._line
+        if not self._weak or not state.scope.produced_bytes or batch.fired:
+            return False
+        if len(line) >= _IN_LINE or self._line_records + batch.records > state.settings.batch_records:
+            return False
+        last = line[-1][0] if line else self._in_flight
+        # One that has nothing to keep is never appended, and leaves its number to the next.
+        return last is not None and not _passes(last) and not self._checkpoints.wants_stillness(state.elapsed)
+
+    def _line_up(self, sealed: Sealed, out: list[Instruction]) -> None:
+        """Send the weak productions of a commit, which waits for their ACKs."""
+        sealed.unacked = {shipment.token for shipment in sealed.shipments}
+        self._senders.update(dict.fromkeys(sealed.unacked, sealed))
+        self._line.append((sealed, self.state.elapsed + self.state.program.options.straggler_delay))
+        self._line_records += _records(sealed)
+        out.extend(self._send(shipment) for shipment in sealed.shipments)
 
     def _let_go(self, batch: Batch) -> None:
         """A batch without work: what it held the watermark for waits, and holds for itself."""
@@ -104,13 +131,14 @@ class Commits:
     def _append(self, sealed: Sealed, out: list[Instruction]) -> None:
         """Have the journal take the entry; what has no effect to keep needs no append."""
         state = self.state
-        self._waiting = False
         assert sealed.entry is not None
         entry = sealed.entry
         if self._weak:
             left = [token for token in sealed.unacked if state.outbox.get(token) is not None]
             rows = [row for token in left for row in self._outbox_rows(token)]
             # From here on their ACKs are the journal's business: a takeover would send them again.
+            for token in sealed.unacked:
+                del self._senders[token]
             sealed.unacked = set()
             entry = msgspec.structs.replace(
                 entry,
@@ -120,10 +148,13 @@ class Commits:
             )
             sealed.released.extend(self._acked_holds)
             self._acked, self._acked_holds = [], []
-            if self._nothing_to_keep(entry) and not self._checkpoints.wants_append:
+            sealed.entry = entry
+            if _passes(sealed) and not entry.productions and not self._checkpoints.wants_append:
+                assert sealed.commit == state.sealed, "nothing is sealed behind what passes"
                 state.sealed -= 1
                 self._done(sealed, out)
                 return
+        self._in_flight = sealed
         blob = encode(entry)
         self._entry_bytes = len(blob)
         floor, parts = self._checkpoints.floor_and_parts()
@@ -136,19 +167,6 @@ class Commits:
         shipment = self.state.outbox.get(token)
         return [] if shipment is None else list(self.state.outbox.rows_of(shipment))
 
-    @staticmethod
-    def _nothing_to_keep(entry: Entry) -> bool:
-        return not (
-            entry.states
-            or entry.holds
-            or entry.timers_set
-            or entry.timers_cleared
-            or entry.productions
-            or entry.ids
-            or entry.acked
-            or entry.acked_inherited
-        )
-
     def appended(self, commit: int) -> list[Instruction]:
         """The entry is in the journal: ACK, send, and let the watermark go on."""
         out: list[Instruction] = []
@@ -158,14 +176,16 @@ class Commits:
         state = self.state
         state.committed = commit
         out.extend(self._checkpoints.floor_committed())
+        self._in_flight = None
         self._done(sealed, out)
-        out.extend(self._receiving.seal_segments())
-        out.extend(self._checkpoints.after_commit(state.elapsed, self._entry_bytes))
+        self._checkpoints.journal_bytes += self._entry_bytes
+        if not self._line:
+            out.extend(self._receiving.seal_segments())
+            out.extend(self._checkpoints.after_commit(state.elapsed))
         return out
 
     def _done(self, sealed: Sealed, out: list[Instruction]) -> None:
         state = self.state
-        self._in_flight = None
         if sealed.ids is not None:
             state.dedup.committed(sealed.ids)
         for hold in sealed.released:
@@ -235,16 +255,19 @@ class Commits:
         shipment = state.outbox.get(token)
         if shipment is None:
             return
-        sealed = self._in_flight
-        first = sealed is not None and token in sealed.unacked
-        if shipment.opaque and not first:
+        sealed = self._senders.get(token)
+        if shipment.opaque and sealed is None:
             name, consumer = shipment.sequence, shipment.consumer
             self._acked.extend((name, shipment.positions[i], consumer) for i in self._leaving(shipment, remaining))
             state.hold_times.add(shipment.held)
             self._acked_holds.append(shipment.held)
         state.outbox.acknowledged(token, remaining)
-        if first and sealed is not None and state.outbox.get(token) is None:
-            sealed.unacked.discard(token)
+        if sealed is not None and state.outbox.get(token) is None:
+            self._let_off(token)
+
+    def _let_off(self, token: int) -> None:
+        """Nobody waits for the ACK of that shipment any more."""
+        self._senders.pop(token).unacked.discard(token)
 
     @staticmethod
     def _leaving(shipment: Shipment, remaining: Sequence[int]) -> list[int]:
@@ -276,10 +299,11 @@ class Commits:
     def _reroute(self, shipment: Shipment) -> list[Instruction]:
         token = shipment.token
         fresh = self.state.outbox.rerouted(shipment)
-        sealed = self._in_flight
-        if sealed is not None and token in sealed.unacked:
-            sealed.unacked.discard(token)
+        sealed = self._senders.get(token)
+        if sealed is not None:
+            self._let_off(token)
             sealed.unacked.update(one.token for one in fresh)
+            self._senders.update((one.token, sealed) for one in fresh)
         return [self._send(one) for one in fresh]
 
     # Time.
@@ -287,17 +311,41 @@ class Commits:
     def next_alarm(self) -> int | None:
         """When stragglers are to be stored, or, nothing being in flight, rows flushed; by ``elapsed``."""
         if self._in_flight is not None:
-            return self._deadline if self._waiting else None
+            return None
+        if self._line:
+            return self._line[0][1]
         return self._checkpoints.next_alarm(self.state.elapsed)
 
     def idle(self) -> list[Instruction]:
         """Time has passed: flush rows if nothing is in flight."""
-        return self._checkpoints.idle(self.state.elapsed) if self._in_flight is None else []
+        still = self._in_flight is None and not self._line
+        return self._checkpoints.idle(self.state.elapsed) if still else []
 
     def settle_weak(self, out: list[Instruction]) -> None:
-        """Append a weak commit whose productions are all ACKed, or whose stragglers have had their time."""
-        sealed = self._in_flight
-        if sealed is None or not self._waiting:
-            return
-        if not sealed.unacked or self.state.elapsed >= self._deadline:
+        """Append the first weak commit in line once all it produced is ACKed, or its stragglers have had their time."""
+        while self._line and self._in_flight is None:
+            sealed, deadline = self._line[0]
+            if sealed.unacked and self.state.elapsed < deadline:
+                return
+            self._line.popleft()
+            self._line_records -= _records(sealed)
             self._append(sealed, out)
+
+
+def _records(sealed: Sealed) -> int:
+    return sum(len(indexes) for _, indexes in sealed.consumed)
+
+
+def _passes(sealed: Sealed) -> bool:
+    """Whether there is nothing of it to keep, but for productions that are not ACKed."""
+    assert sealed.entry is not None
+    entry = sealed.entry
+    return not (
+        entry.states
+        or entry.holds
+        or entry.timers_set
+        or entry.timers_cleared
+        or entry.ids
+        or entry.acked
+        or entry.acked_inherited
+    )

@@ -90,6 +90,11 @@ class Spilling:
         """The base that was captured is committed."""
         self._leaving, self._captured = self._captured, []
 
+    @property
+    def wants_stillness(self) -> bool:
+        """Whether there are timers to let go of, or to take in, once no commit is in flight."""
+        return bool(self._leaving) or any(read is not None for read in self._reading.values())
+
     def let_go(self) -> None:
         """Have the timers of a stored part leave memory; call it when a commit is acknowledged and none is in flight.
 

@@ -1,0 +1,147 @@
+"""Weak commits in line: what is produced does not wait for the ACKs of what was produced before it (6.1.3; G10)."""
+
+from __future__ import annotations
+
+import millwheel as mw
+from millwheel.core.time import Timestamp
+from millwheel.worker.interval import Settings
+from millwheel.worker.messages import (
+    Acknowledge,
+    Acknowledged,
+    AppendEntry,
+    FlushStates,
+    Resend,
+    Send,
+    StatesFlushed,
+    Tick,
+)
+from tests.interval.solo import Solo
+
+
+class Counting(mw.Computation[tuple[str, str], int]):
+    """Produces what it gets, and counts; "timer" sets a wall timer, too."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state += 1
+        if record.value[1] == "timer":
+            ctx.set_timer(Timestamp(ctx.now + 10), "t", wall=True)
+        ctx.produce("out", record.value[1])
+
+    def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
+        ctx.produce("out", "fired")
+
+
+class Passing(mw.Computation[tuple[str, str], None]):
+    """Produces what it gets, and keeps nothing."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.produce("out", record.value[1])
+
+
+def weak(settings: Settings | None = None) -> Solo:
+    return Solo(Counting(), strong=False, straggler_delay=1_000, settings=settings)
+
+
+def lined_up(solo: Solo, *values: str) -> list[int]:
+    """Deliver the values one by one; the tokens under which they were sent at once."""
+    tokens = []
+    for number, value in enumerate(values):
+        solo.deliver((f"k{number}", value, number + 1))
+        (send,) = solo.take(Send)
+        tokens.append(send.delivery.token)
+    return tokens
+
+
+def test_g10_appends_go_in_the_order_of_commits_and_each_waits_for_its_own_acks_6_1_3() -> None:
+    solo = weak()
+    first, second, third = lined_up(solo, "a", "b", "c")
+    solo.handle(Acknowledged(second))
+    assert solo.take(AppendEntry) == [], "the first comes first"
+    solo.handle(Acknowledged(first))
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 1
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 1
+    assert solo.take(AppendEntry) == [], "the third is not ACKed"
+    solo.handle(Acknowledged(third))
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 1
+    successor = Solo(Counting(), strong=False, entries=solo.entries)
+    assert successor.take(Send) == []
+    assert successor.state.counts.records == 3
+
+
+def test_g10_stragglers_are_stored_one_commit_after_the_other_and_sent_again_by_a_successor_6_1_3() -> None:
+    solo = weak()
+    _, second, _ = lined_up(solo, "a", "b", "c")
+    solo.handle(Acknowledged(second))
+    solo.now += 1_000
+    solo.handle(Tick())
+    assert solo.commit_all() == 3
+    assert Solo(Counting(), strong=False, entries=solo.entries).sent() == [("a", 1), ("c", 3)]
+
+
+def test_g10_what_a_timer_produces_waits_until_what_set_it_is_in_the_journal_6_1_3() -> None:
+    """Its id comes from the commit that set it: a successor that sets it in another commit would know it by another."""
+    solo = weak()
+    (token,) = lined_up(solo, "timer")
+    solo.now += 10
+    solo.handle(Tick())
+    assert solo.take(Send) == []
+    solo.handle(Acknowledged(token))
+    assert solo.take(Send) == []
+    solo.commit()
+    assert solo.sent() == [("fired", 1)]
+
+
+def test_g12_rows_are_captured_when_nothing_is_in_line_or_in_flight() -> None:
+    solo = weak(Settings(flush_interval=100))
+    first, second = lined_up(solo, "a", "b")
+    solo.now += 100
+    solo.deliver(("k", "c", 9))
+    assert solo.take(Send) == [], "rows are due: what is in line goes first"
+    solo.handle(Acknowledged(first))
+    solo.commit()
+    assert solo.take(FlushStates) == []
+    solo.handle(Acknowledged(second))
+    solo.commit()
+    (flush,) = solo.take(FlushStates)
+    assert {(row.key, row.commit) for row in flush.rows} == {(b"k0", 1), (b"k1", 2)}
+    assert solo.sent() == [("c", 9)]
+    solo.handle(StatesFlushed(flush.number))
+
+
+def test_g13_no_more_than_a_batch_of_records_is_in_line() -> None:
+    solo = weak(Settings(batch_records=3))
+    lined_up(solo, "a", "b", "c")
+    solo.deliver(("k", "d", 9))
+    assert solo.take(Send) == []
+
+
+def test_what_keeps_nothing_is_never_appended_6_1_3() -> None:
+    solo = Solo(Passing(), strong=False, exactly_once=False)
+    for _ in range(3):
+        solo.deliver(("k", "x", 1))
+        (send,) = solo.take(Send)
+        solo.deliver(("k", "x", 2))
+        assert solo.take(Send) == []
+        solo.handle(Acknowledged(send.delivery.token))
+        (send,) = solo.take(Send)
+        solo.handle(Acknowledged(send.delivery.token))
+    assert solo.take(AppendEntry) == []
+    assert len(solo.take(Acknowledge)) == 6
+
+
+def test_g10_all_in_line_is_sent_again_under_the_same_ids_6_1_3() -> None:
+    solo = weak()
+    for value in ("a", "b"):
+        solo.deliver(("k", value, 1))
+    first = {send.delivery.token: send.delivery for send in solo.take(Send)}
+    solo.handle(Resend(None))
+    again = {send.delivery.token: send.delivery for send in solo.take(Send)}
+    assert [one.ids for one in again.values()] == [one.ids for one in first.values()]
+    for token in again:
+        solo.handle(Acknowledged(token))
+    assert solo.commit_all() == 2
+    assert len(solo.take(Acknowledge)) == 2
+    assert solo.state.sealed == solo.state.committed == 2
