@@ -126,6 +126,9 @@ class Checks(StoreWatch):
         keys: dict[tuple[str, str], dict[int, int]] = {}
         for item in items:
             for step in item.steps:
+                if step.late:
+                    told = f"{step.computation}, key {step.key}: step {step.number} at {step.watermark}"
+                    self._world.violated(f"{told}: one of {item.ids} is late, and was not injected late (G7)")
                 seen = keys.setdefault((step.computation, step.key), {})
                 if seen.setdefault(step.number, step.watermark) != step.watermark:
                     self._world.violated(f"{step.computation}, key {step.key}: step {step.number} was made twice (G1)")
