@@ -167,6 +167,29 @@ async def test_g13_journals_that_are_no_more_are_forgotten_after_a_takeover_6_1_
     await one._drop_all()
 
 
+async def test_g13_what_removed_computations_had_sent_is_forgotten_7_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_SETTLED", 0.01)
+    one = worker(tmp_path)
+    core = hosted(one, "c.1.j1", 4)
+    core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j2"]))  # type: ignore[attr-defined]
+    key = chunk_key("u.1", 0)
+    lives = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
+    await one.coordinator.transact((), [Put(key, lives.SerializeToString())])
+    for _ in range(2):
+        one.catalog.load(await one.coordinator.list(""))
+        one._tell_hosts()
+    await asyncio.sleep(0.05)
+    assert not core.of(SequenceChecked)
+    await one.coordinator.transact((), [], [key])
+    one.catalog.load(await one.coordinator.list(""))
+    one._tell_hosts()
+    await until(lambda: core.of(SequenceChecked))
+    assert core.of(SequenceChecked) == [SequenceChecked("u.1.j2", False)]
+    await one._drop_all()
+
+
 async def test_g3_what_was_given_up_with_the_registration_is_not_opened_again_under_its_sequencer_6_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,6 +169,8 @@ class Worker:
         self._mending = Mending()
         self._ahead: ReadAhead = {}
         self._told_retired: frozenset[str] = frozenset()
+        self._computations: frozenset[str] = frozenset()
+        """The incarnations that there were when hosts were last told of the catalog."""
         self._known_consumers: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
         self._registration = Registration(
@@ -399,17 +401,24 @@ class Worker:
         extra = self.logs.performers() if built.log_of else None
         host = CoreHost(interval.journal, built.core, self.store, self, self.queue, extra, self._ahead)
         hosted = self.hosted[interval.journal] = _Hosted(host, owned, built, LocalChannel(host))
-        delay = _SETTLED * random.uniform(0.5, 1.5)
-        asyncio.get_running_loop().call_later(delay, lambda: self._background(self._forget_dead(hosted)))
+        self._forget_dead_later(hosted)
         log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)
         host.start()
         host.post(self._watch.known())
 
+    def _forget_dead_later(self, *hosted: _Hosted) -> None:
+        for one in hosted:
+            delay = _SETTLED * random.uniform(0.5, 1.5)
+            asyncio.get_running_loop().call_later(delay, self._forget_dead_now, one)
+
+    def _forget_dead_now(self, hosted: _Hosted) -> None:
+        self._background(self._forget_dead(hosted))
+
     async def _forget_dead(self, hosted: _Hosted) -> None:
         """Have an interval forget the senders' journals that are no more.
 
-        It is told when they are retired. But what its owner before this one was told and did not commit is lost, and so
-        is what it was told while it was being opened.
+        It is told when parents are retired. But what its owner before this one was told and did not commit is lost, and
+        so is what it was told while it was being opened. Of computations that are removed nobody tells.
         """
         if self.hosted.get(hosted.host.journal) is not hosted:
             return
@@ -446,6 +455,10 @@ class Worker:
     def _tell_hosts(self) -> None:
         retired = frozenset(self.catalog.retired) - self._told_retired
         self._told_retired = frozenset(self.catalog.retired)
+        gone, self._computations = self._computations - self.catalog.tables.keys(), frozenset(self.catalog.tables)
+        if gone:
+            # Of what they sent, no mark rises any more.
+            self._forget_dead_later(*self.hosted.values())
         ended, queries = self.catalog.retired_injectors(), frozenset(self.catalog.retired_queries)
         for hosted in self.hosted.values():
             inputs = hosted.built.inputs
