@@ -135,7 +135,7 @@ def test_g6_timers_at_the_end_of_time_fire_when_the_sources_are_finished_4_6() -
 def test_g8_a_wall_timer_that_fires_after_the_end_produces_where_it_was_set_4_6() -> None:
     """It produced at the end of time: where nothing holds the watermark, so that consumers ended before it came, and
     where no user code can set a timer any more."""
-    hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(ctx.now + 1_000, "t", wall=True)}
+    hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(mw.Timestamp(ctx.now + 1_000), "t", wall=True)}
     solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
     solo.deliver(("k", "set", 100))
     solo.commit_all()
