@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from millwheel.client.injector import Injector
 from millwheel.core.time import MAX_TIMESTAMP, seconds
+from millwheel.core.watermarks import MinTracker
 from millwheel.store import journal_rules
 from millwheel.store.contract import Append, JournalHead
-from millwheel.worker.dedup import Dedup
+from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.interval import recovery
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.log import subscribers
 
 __all__ = ["MUTATIONS", "Mutation"]
 
@@ -29,8 +29,8 @@ def _no_fence() -> None:
 
 
 def _forgotten_ids() -> None:
-    """Ids are forgotten as soon as they are committed."""
-    Dedup.committed = lambda self, delta: None  # type: ignore[method-assign]
+    """Positions are forgotten as soon as they are committed; only the senders' marks are known."""
+    PositionSource.remember = lambda self, positions: None  # type: ignore[method-assign]
 
 
 def _early_timers() -> None:
@@ -64,13 +64,9 @@ def _lost_timers() -> None:
     recovery._settle = forgetful  # type: ignore[assignment]
 
 
-def _hearsay() -> None:
-    """Subscribers are told of watermarks that the log has only heard of."""
-
-    def watermark_at(self: Any, offset: int) -> int:
-        return int(self.state.watermark)
-
-    subscribers.Subscribers._watermark_at = watermark_at  # type: ignore[method-assign]
+def _unpending() -> None:
+    """What was received and is not committed, or produced and not ACKed, holds no output watermark."""
+    MinTracker.min = lambda self: MAX_TIMESTAMP  # type: ignore[method-assign]
 
 
 MUTATIONS: Final[dict[str, tuple[Mutation, str]]] = {
@@ -79,6 +75,6 @@ MUTATIONS: Final[dict[str, tuple[Mutation, str]]] = {
     "early-timers": (_early_timers, "(G6)"),
     "endless": (_endless, "(G8)"),
     "lost-timers": (_lost_timers, "(G12)"),
-    "hearsay": (_hearsay, "(G7)"),
+    "unpending": (_unpending, "(G7)"),
 }
 """By name: what takes the mechanism out, and the guarantee that is seen to be broken then."""

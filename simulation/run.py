@@ -94,7 +94,7 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
         world.start(f"sub-{sink}", subscriber(progress, sink))
     world.start("shaper", _after(progress, reshape))
     Faults(world).arrange()
-    for share in (0.3, 0.6, 0.9):
+    for share in (0.4, 0.8):
         world.later(world.plan.span * share, _look, world)
     while _unfinished(world, progress):
         if world.loop.time() > LIMIT:
