@@ -70,7 +70,7 @@ async def kill(daemons: Daemons, chance: random.Random, progress: Counter[Window
     return killed
 
 
-@pytest.mark.timeout(120 + int(_EACH) * KILLS)
+@pytest.mark.timeout(240 + int(_EACH) * KILLS)
 async def test_g1_results_are_right_whichever_daemon_is_killed_6_1_7_1(tmp_path: Path) -> None:
     node, chance = cassandra(), random.Random(SEED)
     name = f"kills_{os.getpid()}"

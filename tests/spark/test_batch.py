@@ -24,7 +24,7 @@ from tests.spark.server import TripServer
 from tests.spark.test_stream import FAULTY, check
 
 pytestmark = [
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
     pytest.mark.usefixtures("accidents"),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

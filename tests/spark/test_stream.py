@@ -24,7 +24,7 @@ from tests.spark.jobs import DAY, options_for, start, write_trips
 from tests.spark.server import TripServer
 
 pytestmark = [
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
     pytest.mark.usefixtures("accidents"),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -112,7 +112,7 @@ async def kill_again_and_again(server: Server, feeder: FeederProcess, chance: ra
     return injectors
 
 
-@pytest.mark.timeout(60 + 4 * RUNS)
+@pytest.mark.timeout(120 + 8 * RUNS)
 @pytest.mark.parametrize("feeding", ["feeder", "library_feeder"])
 async def test_g1_every_result_comes_exactly_once_through_kills_at_any_moment_6_1(tmp_path: Path, feeding: str) -> None:
     chance = random.Random(SEED)

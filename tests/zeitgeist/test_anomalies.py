@@ -40,7 +40,7 @@ def test_the_table_shows_the_blizzard_and_the_worst_days_and_little_else(flights
     assert sorted(anomaly.subject for anomaly in blizzard) == ["EWR", "JFK", "LGA"]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_g1_the_whole_year_as_it_happened_finds_what_the_table_shows_2(flights: pd.DataFrame) -> None:
     run = Run(flights, until=END)
     run.feed(batch=1_000)
