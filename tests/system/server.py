@@ -104,7 +104,7 @@ class Server:
                 env=_environment(),
             )
 
-    async def ready(self, timeout: float = 20.0) -> None:
+    async def ready(self, timeout: float = 60.0) -> None:
         """Return when it says that it is ready; AssertionError with the end of its log if it ends before."""
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), timeout)
