@@ -29,6 +29,9 @@ __all__ = ["WORKER", "worker_name"]
 log = logging.getLogger("millwheel")
 
 _PATIENCE: Final = 30.0
+_FLUSH: Final = 5_000_000
+"""Microseconds that state rows may be behind the journal. A key that changes all the time is written so often, over a
+network and on several nodes; until then its state is in the journal, and its cell in memory."""
 _MARGIN: Final = 5.0
 """Seconds, beside those for handing over, to let go of everything."""
 
@@ -51,7 +54,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
             daemon.address,
             section.packages or Path("packages"),
             section.lease_seconds,
-            CoreSettings(cache_bytes=section.cache_mib << 20),
+            CoreSettings(cache_bytes=section.cache_mib << 20, flush_interval=_FLUSH),
             section.drain_seconds,
         ),
         daemon.backends.store,
