@@ -30,7 +30,7 @@ from millwheel.master.term import Term
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.store.contract import StateStore
 
-__all__ = ["MasterShell", "wall_clock"]
+__all__ = ["MasterShell", "steady_clock", "wall_clock"]
 
 _PAUSE_AFTER_FAULT: Final = 1.0
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def wall_clock() -> Timestamp:
     return Timestamp(time.time_ns() // 1_000)
 
 
-def _steady_clock() -> Timestamp:
+def steady_clock() -> Timestamp:
     """A time that is never set back, for what is measured from one moment to another."""
     return Timestamp(int(asyncio.get_running_loop().time() * 1_000_000))
 
@@ -90,7 +90,7 @@ class MasterShell:
     async def _lead(self, leadership: Leadership) -> None:
         look, forget = self.observer.look, self.observer.forget
         term = Term(leadership, self.coordinator, self.store, self._settings, look, forget, self._clock)
-        loads = Loads(term, self.observer, self._settings, partial(self._count, "balancer"), _steady_clock)
+        loads = Loads(term, self.observer, self._settings, partial(self._count, "balancer"), steady_clock)
         self._term, self._packages, self._loads = term, Packages(self.store, leadership.term), loads
         self._leading.set()
         _log.info("leading, term %d", leadership.term)

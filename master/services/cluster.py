@@ -15,7 +15,7 @@ from millwheel.coordination.contract import DamagedValueError
 from millwheel.core.catalog import ACTIVE_STATES, Catalog
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
-from millwheel.master.shell import MasterShell, wall_clock
+from millwheel.master.shell import MasterShell, steady_clock
 from millwheel.master.views import names_of
 from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import cluster_pb2 as wire
@@ -70,7 +70,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             for (worker, registration), intervals in table.owned.items():
                 if worker in owned and registration == known.registration(worker):
                     owned[worker] += len(intervals)
-        now, book = wall_clock(), self._shell.book
+        now, book = steady_clock(), self._shell.book
         for name, record in sorted(known.workers.items()):
             told = book.workers.get(name)
             yield wire.WorkerHealth(
