@@ -72,13 +72,16 @@ async def _show(topology: str, percentile: float | None, address: str, timeout: 
         names = Names.of(known)
     authority = await _authority(client, timeout)
     try:
-        rows = []
-        for record in records:
-            for kind, name, sender in _members(record):
-                row = _row(record.spec.name, kind, name, await read_watermark(authority, sender), names)
-                if percentile is not None:
-                    row |= _percentile(await read_percentile(authority, known, sender, percentile), percentile)
-                rows.append(row)
+        members = [(record.spec.name, *member) for record in records for member in _members(record)]
+        rows = [
+            _row(topology_name, kind, name, await read_watermark(authority, sender), names)
+            for topology_name, kind, name, sender in members
+        ]
+        if percentile is not None:
+            # Together: whoever does not tell what it has at work is waited for once.
+            reads = (read_percentile(authority, known, sender, percentile) for *_, sender in members)
+            for row, found in zip(rows, await asyncio.gather(*reads), strict=True):
+                row |= _percentile(found, percentile)
         return rows
     finally:
         await authority.close()
