@@ -34,8 +34,9 @@ from millwheel.worker.messages import Acknowledge, AppendEntry, Delivery, Instru
 
 __all__ = ["Commits"]
 
-_IN_LINE: Final = 64
-"""Weak commits in line, at most; together they have no more records than one batch may have."""
+_IN_LINE: Final = 8
+"""Weak commits in line, at most: enough for the time that ACKs take, and few enough that where appends are slow batches
+grow instead. Together they have no more records than one batch may have."""
 _OLD: Final = 1_000
 """Commits after which a production that is not ACKed counts as stuck."""
 
