@@ -57,7 +57,7 @@ def tuned(world: World) -> Iterator[None]:
             await super().start()
 
     with (
-        patch("millwheel.cli.daemons.worker.CoreSettings", lambda cache_bytes: core),
+        patch("millwheel.cli.daemons.worker.CoreSettings", lambda **_: core),
         patch("millwheel.cli.daemons.worker.Worker", Known),
         patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),
         patch("millwheel.worker.shell.programs.beside", _at_once),
