@@ -303,6 +303,26 @@ def test_g7_watermarks_do_not_go_back_over_a_takeover_6_2() -> None:
     assert [one.watermark for one in tail.published] == [70, 80]
 
 
+def test_g8_an_owner_whose_clock_was_ahead_delays_nothing_after_it() -> None:
+    """What it had committed bore its time. Its successor waited for its own clock to get there, an hour later, with
+    ACKs and with the end of the stream."""
+    driver = LogDriver()
+    driver.now += 3_600_000_000
+    driver.deliver([b"a"], [10])
+    driver.settle()
+    driver.now -= 3_600_000_000
+    driver.crash(applied=True)
+    tail = driver.subscribe("cursor")
+    driver.settle()
+    driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))
+    driver.tell()
+    assert tail.published[-1].watermark == MAX_TIMESTAMP
+    driver.handle(AckOffset(tail, 1))
+    driver.pass_time(driver.settings.ack_delay)
+    driver.settle()
+    assert tail.published[-1].acked == 1
+
+
 def test_g7_a_deposed_owner_tells_nobody_of_a_watermark_that_it_hears_6_2() -> None:
     """Its successor's records let the watermark go on, up to the end of the stream; it does not know them. Subscribers
     that were still with it took what it heard for the whole, and stopped before records that they never saw."""

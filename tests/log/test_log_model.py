@@ -307,6 +307,9 @@ class LogMachine(RuleBasedStateMachine):
         assert all(not one.unacked for one in self.producers.values()), "a record is never taken"
         assert len(self.list) == sum(one.next for one in self.producers.values())
         self.driver.crash(applied=False)
+        # That somebody listens has the watermark journaled; with it goes what is too old.
+        self.driver.subscribe()
+        self.driver.tell()
         start = self.driver.core.state.records.start
         everything = self.driver.subscribe(resume=start)
         readers = {name: self.driver.subscribe(name) for name in self.driver.core.state.cursors.durable}

@@ -70,24 +70,25 @@ class LogCommits:
         state = self.state
         if state.intake.line or state.cursors.urgent():
             return True
-        due = self._due()
-        return due is not None and due <= state.wall
+        soon, due = self._soon(), self._retainer.due()
+        return (soon is not None and soon <= state.clock) or (due is not None and due <= state.wall)
 
-    def _due(self) -> int | None:
-        """When a commit is wanted although no record comes: for ACKs, the watermark, or records too old."""
+    def _soon(self) -> int | None:
+        """When, by this owner's clock, a commit is wanted although no record comes: for ACKs, or the watermark."""
         state = self.state
         since = state.cursors.ack_since
         waits = state.watermark > state.assured and self._listened()
         alarms = (
             None if since is None else since + state.settings.ack_delay,
             state.appended_at + state.settings.watermark_delay if waits else None,
-            self._retainer.due(),
         )
         return min((alarm for alarm in alarms if alarm is not None), default=None)
 
     def next_alarm(self) -> int | None:
         """When ``try_commit`` should be called although nothing happens."""
-        return None if self._in_flight is not None else self._due()
+        if self._in_flight is not None:
+            return None
+        return min((at for at in (self._soon(), self._retainer.due()) if at is not None), default=None)
 
     def _seal(self, pieces: list[Piece]) -> _Sealed:
         state, records = self.state, self.state.records
@@ -153,7 +154,7 @@ class LogCommits:
         state = self.state
         state.committed = commit
         state.assured = max(state.assured, sealed.entry.watermark)
-        state.appended_at = state.wall
+        state.appended_at = state.clock
         state.journal_bytes += sealed.size
         out.extend(self._checkpoints.floor_committed())
         state.records.apply(sealed.entry, commit)

@@ -122,8 +122,11 @@ class LogState:
         """Input and output watermark in one: what is received and uncommitted holds it. Monotone."""
         self.assured: int = MIN_TIMESTAMP
         """The watermark of the last committed entry: when that was heard of, nobody else had the journal."""
+        self.clock = 0
+        """What this owner's clock shows, by which delays are measured. ``wall`` may be far ahead of it, where an owner
+        before had another clock."""
         self.appended_at = 0
-        """The wall time of the last commit."""
+        """When the last entry was committed, by this owner's clock."""
         self.wall = 0
         self.committed = 0
         self.floor = 0

@@ -150,7 +150,7 @@ class Subscribers:
             return []
         if event.below > self.state.records.end:
             return [self._end(session, self._beyond(event.below))]
-        self.state.cursors.ack(session.cursor, event.below, self.state.wall)
+        self.state.cursors.ack(session.cursor, event.below, self.state.clock)
         session.position = max(session.position, event.below)
         return []
 
