@@ -33,7 +33,20 @@ def test_timestamps_are_read_as_they_are_written(written: str, unit: TimeUnit, e
 
 @pytest.mark.parametrize(
     "line",
-    [b"{", b"[1]", b"5", b"{}", b'{"t": null}', b'{"t": "x"}', b'{"t": true}', b'{"t": 9e30}', b'{"t": [1]}', b"\xff", b'{"t": 1, "k": "\xff"}', b"[" * 9_000],
+    [
+        b"{",
+        b"[1]",
+        b"5",
+        b"{}",
+        b'{"t": null}',
+        b'{"t": "x"}',
+        b'{"t": true}',
+        b'{"t": 9e30}',
+        b'{"t": [1]}',
+        b"\xff",
+        b'{"t": 1, "k": "\xff"}',
+        b"[" * 9_000,
+    ],
 )
 def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
     with pytest.raises(LineError, match=r"JSON|field 't'"):
