@@ -156,6 +156,19 @@ def test_g8_a_wall_clock_that_is_set_back_keeps_no_delay_waiting_6_1_3() -> None
     assert solo.state.wall == 1_000_000, "no wall timer goes back"
 
 
+def test_g8_a_successor_goes_on_by_its_own_clock_where_an_owner_was_far_ahead_7_1() -> None:
+    """The wall time acted upon was inherited: a timer of a second lasted for as long as the clock before was ahead."""
+    for ahead, shown in [(9_000_000, 10_000_000), (3_600_000_000, 1_000_000)]:
+        before = Solo(Echo())
+        before.now += ahead
+        before.deliver(("k", "x", 1))
+        before.commit_all()
+        assert before.state.wall == 1_000_000 + ahead
+        after = Solo(Echo(), entries=before.entries)
+        assert after.state.wall == shown
+        assert after.state.scope.now == shown
+
+
 def test_g10_weak_ids_are_the_same_after_a_crash_in_any_batch_6_1_3() -> None:
     def ids(solo: Solo) -> list[bytes]:
         found: list[bytes] = []

@@ -112,11 +112,12 @@ def _inherited(state: IntervalState, parents: Sequence[OpenedParent], production
 def _settle(state: IntervalState, whole: _Whole, productions: Productions) -> None:
     """Put what was read where the core works on it."""
     state.dedup, state.segments = whole.dedup, whole.segments
-    state.watermark, state.wall, state.output = whole.watermark, whole.wall, whole.output
+    state.watermark, state.output = whole.watermark, whole.output
+    state.inherit_wall(whole.wall)
     counts = state.counts
     counts.records, counts.duplicates, counts.late, counts.dead_letters = whole.counts
     state.set_floors(KeyFloors(whole.floors).above(whole.watermark))
-    state.scope.watermark, state.scope.now = state.watermark, state.wall
+    state.scope.watermark = state.watermark
     ordered = sorted(productions.items(), key=lambda item: item[0][1])
     for sequence in sorted({sequence for sequence, _, _ in productions}):
         state.outbox.add([row for place, row in ordered if place[0] == sequence], sequence)

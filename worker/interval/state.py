@@ -28,6 +28,9 @@ INDEX_BITS: Final = 20
 """A production's position is commit << INDEX_BITS | index: up to a million productions a commit, which the bound
 on an entry's bytes keeps far away, and 2^43 commits, 278 years at a thousand a second."""
 
+_CLOCKS_DIFFER: Final = 10_000_000
+"""Microseconds by which the clocks of healthy machines differ at most, amply."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -150,6 +153,12 @@ class IntervalState:
             self.wall = self.scope.now = now
         self.elapsed += max(0, now - self._clock)
         self._clock = now
+
+    def inherit_wall(self, wall: int) -> None:
+        """An owner before acted on ``wall``: what hooks are shown goes on from there, unless that is far ahead of the
+        clock here. Then that owner's was wrong, and delays of a second would last for as long as it was ahead."""
+        if wall - self._clock <= _CLOCKS_DIFFER:
+            self.wall = self.scope.now = max(self.wall, wall)
 
     def wall_at(self, elapsed: int) -> int:
         """What the wall clock shows at that time of ``elapsed``, unless it is set meanwhile."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 from cassandra import ConsistencyLevel, InvalidRequest
 from cassandra.cluster import Cluster
 from cassandra.cluster import Session as DriverSession
+from cassandra.protocol import ServerError
 from cassandra.query import SimpleStatement
 
 from millwheel.store.cassandra.failures import StoreSettingsError
@@ -99,10 +100,13 @@ def _is_ours(settings: CassandraSettings, run: Run) -> bool:
 
 
 def _has_begun(settings: CassandraSettings, run: Run) -> bool:
-    """Whether the version is there. A table that somebody is just making is listed before it can be read."""
+    """Whether the version is there. A table that somebody is just making is listed before it can be read.
+
+    Beginning again does no harm; if something else is wrong, it says so.
+    """
     try:
         return bool(run(f"SELECT owner FROM {settings.keyspace}.schema_version"))
-    except InvalidRequest:
+    except (InvalidRequest, ServerError):
         return False
 
 
