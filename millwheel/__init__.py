@@ -17,6 +17,13 @@ Write a :class:`Computation`, put it into a :class:`Topology`, and submit that t
 What is named here is the public interface; everything else may change.
 """
 
+import os
+
+# gRPC documents its fork handlers as off in Python, and has them on; it looks at this once, when it is first
+# imported. A child that they prepare while calls go on dies before it runs its program: so did the Java gateway that
+# a Spark driver started beside a MillWheel client.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 from millwheel.core.time import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
