@@ -182,7 +182,7 @@ class Sending:
         tokens = self._links.get(lane.route.address)
         if tokens is None:
             return None
-        alarm = self._seal_if_due(lane, now)
+        alarm = None
         # The oldest first: it is what holds the watermark back.
         for batch in sorted(lane.queue, key=_age):
             if batch.resume_at > now:
@@ -190,22 +190,34 @@ class Sending:
                 continue
             wait = self._gate(lane, batch, now)
             if wait is not None:
-                alarm = _earlier(alarm, wait)
-                break
+                return _earlier(alarm, wait)
             self._send(lane, batch, tokens, now, out)
-        if not lane.queue and lane.filling is None:
-            self._busy.pop(lane, None)
-        return alarm
+        return self._pump_filling(lane, tokens, now, out, alarm)
 
-    def _seal_if_due(self, lane: Lane, now: int) -> int | None:
-        """A record waits for others only while earlier ones are on their way, and not for long."""
-        if lane.filling is None:
-            return None
+    def _pump_filling(
+        self, lane: Lane, tokens: dict[int, None], now: int, out: list[Instruction], alarm: int | None
+    ) -> int | None:
+        """Send the batch that is being filled, where nothing sealed could go instead.
+
+        A record waits for others while earlier ones are on their way, and not for long; and as long as it could
+        not go anyway it stays where others can join it: what waits is few large batches, not many small ones.
+        """
+        batch = lane.filling
+        if batch is None:
+            if not lane.queue:
+                self._busy.pop(lane, None)
+            return alarm
         due = lane.opened_at + self._limits.linger
         if now < due and (lane.flying or lane.queue):
-            return due
+            return _earlier(alarm, due)
+        wait = self._gate(lane, batch, now)
+        if wait is not None:
+            return _earlier(alarm, wait)
         self._seal(lane)
-        return None
+        self._send(lane, batch, tokens, now, out)
+        if not lane.queue:
+            self._busy.pop(lane, None)
+        return alarm
 
     def _gate(self, lane: Lane, batch: Batch, now: int) -> int | None:
         """None if the batch may go now, else when to ask again."""
