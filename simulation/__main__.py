@@ -19,7 +19,7 @@ def main() -> int:
     if options.mutation:
         from simulation.mutations import MUTATIONS
 
-        MUTATIONS[options.mutation][0]()
+        MUTATIONS[options.mutation].apply()
     gc.collect()
     gc.freeze()
     began, done, failed = time.monotonic(), 0, []
@@ -53,7 +53,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--failures", type=int, default=1, help="stop after so many seeds that fail")
     parser.add_argument("--history", action="store_true", help="show the history of seeds that hold, too")
     parser.add_argument("--digests", action="store_true", help="show each history's digest, to compare replays by")
-    parser.add_argument("--mutation", default="", help="take a mechanism out: a name of simulation/mutations.py")
+    parser.add_argument("--mutation", default="", help="take a mechanism out: a name of simulation/mutations/")
     return parser.parse_args()
 
 

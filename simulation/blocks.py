@@ -195,9 +195,17 @@ class Flaky(_Block, mw.Computation[Item, int]):
             raise ValueError("this went wrong")
 
 
+def look(block: _Block, ctx: Any, record: mw.Record[Item]) -> None:
+    """Complain of a record that is behind the watermark and not flagged, or the other way round."""
+    if record.late is not (record.timestamp < ctx.watermark):
+        told = "late" if record.late else "not late"
+        block.complain(f"a record at {record.timestamp} of key {ctx.key} is {told} at watermark {ctx.watermark} (G14)")
+
+
 def number(block: _Block, ctx: Any, record: mw.Record[Item]) -> None:
     """Number a key's record, and send it on."""
     item = record.value
+    look(block, ctx, record)
     ctx.state += 1
     step = Step(block.name, ctx.key, ctx.state, ctx.watermark, record.late and not item.tainted)
     block.emit(ctx, Item(item.ids, item.a, item.b, item.tainted, [*item.steps, step]))
@@ -206,6 +214,7 @@ def number(block: _Block, ctx: Any, record: mw.Record[Item]) -> None:
 def gather(block: _Block, ctx: Any, tag: str, record: mw.Record[Item], timestamp: int) -> None:
     """Add a record to a key's bucket."""
     item, state = record.value, ctx.state
+    look(block, ctx, record)
     step = Step(block.name, ctx.key, state.number + 1, ctx.watermark, record.late and not item.tainted)
     state.number += 1
     bucket = state.buckets.setdefault(tag, Bucket())

@@ -8,12 +8,14 @@ watermarks that never go back (G5, G7). What only user code can see is checked t
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from millwheel.authority.journal import decode_entry
 from millwheel.coordination.contract import Change
 from millwheel.core.catalog import Catalog
 from millwheel.core.interval_table import interval_from_proto
 from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.store.contract import Append
 from simulation.blocks import SEEN, Item
 from simulation.clients import Progress
@@ -41,6 +43,7 @@ class Checks(StoreWatch):
         self._broadcast: dict[str, int] = {}
         self._catalog = Catalog()
         world.changes.append(self._changed)
+        world.broadcasts.append(self._heard)
 
     # While it goes on.
 
@@ -78,6 +81,13 @@ class Checks(StoreWatch):
                 before = self._broadcast[computation]
                 self._world.violated(f"the watermark of {computation} goes from {before} to {value} (G7)")
             self._broadcast[computation] = value
+
+    def _heard(self, watermarks: Mapping[str, int]) -> None:
+        """What is broadcast is in the authority's journal."""
+        for computation, value in watermarks.items():
+            known = self._broadcast.get(computation, int(MIN_TIMESTAMP))
+            if value > known:
+                self._world.violated(f"{computation} is heard to be at {value}, and {known} is journaled (G7)")
 
     def _changed(self, changes: tuple[Change, ...]) -> None:
         self._catalog.apply(changes)

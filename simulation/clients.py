@@ -33,6 +33,8 @@ class Progress:
         """By sink: what came at which offset, with its timestamp."""
         self.promised: dict[str, list[tuple[int, int]]] = {}
         """By sink: an offset, and a watermark that no record from there on is behind."""
+        self.flushed: dict[str, int] = {}
+        """By sink: the cursor's ACKs below this offset were said to be durable."""
         self.ended: set[str] = set()
         """The sinks whose end was seen."""
 
@@ -126,6 +128,8 @@ async def _read(world: World, progress: Progress, stream: str) -> None:
     async with subscription:
         async for batch in subscription:
             for offset, timestamp, item in batch:
+                if offset < progress.flushed.get(stream, 0):
+                    world.violated(f"stream {stream}: offset {offset} comes again after its ACK was durable (G1)")
                 if sunk.setdefault(offset, (timestamp, item)) != (timestamp, item):
                     world.violated(f"stream {stream} has two records at offset {offset}")
             progress.promised.setdefault(stream, []).append((batch.next_offset, batch.watermark))
@@ -133,4 +137,5 @@ async def _read(world: World, progress: Progress, stream: str) -> None:
             await subscription.ack(batch.next_offset)
             if world.chance.random() < 0.2:
                 await subscription.flush()
+                progress.flushed[stream] = batch.next_offset
     progress.ended.add(stream)

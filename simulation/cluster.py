@@ -20,6 +20,7 @@ from millwheel.cli.daemons.worker import WORKER
 from millwheel.config import AuthoritySection, ClusterSection, MasterSection, Settings, WorkerSection
 from millwheel.worker.interval import Settings as CoreSettings
 from millwheel.worker.log import LogConfig, LogSettings
+from millwheel.worker.messages import SenderWatermarks
 from millwheel.worker.shell.worker import Worker
 from simulation.process import PROCESS, Process
 from simulation.serving import SimulatedServer
@@ -55,6 +56,11 @@ def tuned(world: World) -> Iterator[None]:
             assert process is not None
             world.workers[process.name] = self
             await super().start()
+
+        def _tell(self, watermarks: SenderWatermarks) -> None:
+            for hear in world.broadcasts:
+                hear(watermarks.values)
+            super()._tell(watermarks)
 
     with (
         patch("millwheel.cli.daemons.worker.CoreSettings", lambda **_: core),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,6 +37,8 @@ class World:
         self.violations: list[str] = []
         self.watch = StoreWatch()
         self.changes: list[Callable[[tuple[Change, ...]], None]] = []
+        self.broadcasts: list[Callable[[Mapping[str, int]], None]] = []
+        """Told of the watermarks that a worker hears, by sending computation."""
         self.store = SimulatedStore(self.network, Random(f"store {plan.seed}"), self.watch)
         self.coordinator = SimulatedCoordinator(self.network, Random(f"coordinator {plan.seed}"), self._changed)
         self.processes: dict[str, Process] = {}

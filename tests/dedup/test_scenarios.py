@@ -200,6 +200,18 @@ def test_an_unsure_record_is_not_taken_before_it_is_resolved() -> None:
     assert dedup.resolve(verdict, {sealed.name: sealed.ids}).duplicates == [0]
 
 
+def test_g1_an_id_that_only_the_filters_take_for_known_is_fresh_6_1_1() -> None:
+    """The filters know the second half of an id alone: here another record's, of a segment that is stored."""
+    dedup = Dedup(ALL_KEYS, "r1", segment_ids=1)
+    commit(dedup, OpaqueIds([X]), sender=weak())
+    [sealed] = dedup.seal()
+    dedup.segment_stored(sealed.name)
+    other = b"y" * 8 + X[8:]
+    verdict = judge(dedup, OpaqueIds([other, X]), sender=weak())
+    resolution = dedup.resolve(verdict, {sealed.name: sealed.ids})
+    assert (resolution.fresh, resolution.duplicates) == ([0], [1])
+
+
 def test_g13_after_a_long_replay_ids_make_many_segments_none_of_them_large_6_1_1() -> None:
     dedup = Dedup(ALL_KEYS, "r1")
     deltas = [[number.to_bytes(16) for number in range(at, at + 1_000)] for at in range(0, 300_000, 1_000)]

@@ -19,7 +19,7 @@ def _sections() -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def _tests_in(file: str) -> set[str]:
+def defined_tests(file: str) -> set[str]:
     """The tests of a file as pytest names them: ``test_x``, ``TestY::test_x``, or a state machine's ``TestY``."""
     found: set[str] = set()
     if not (ROOT / file).is_file():
@@ -42,7 +42,7 @@ def test_all_fourteen_are_stated() -> None:
 @pytest.mark.parametrize("guarantee", list(_sections()))
 def test_the_tests_a_guarantee_names_are_there(guarantee: str) -> None:
     named = REFERENCE.findall(_sections()[guarantee])
-    assert [f"{file}::{test}" for file, test in named if test not in _tests_in(file)] == []
+    assert [f"{file}::{test}" for file, test in named if test not in defined_tests(file)] == []
 
 
 def test_every_guarantee_names_a_test() -> None:

@@ -1,0 +1,42 @@
+"""Mechanisms taken out on purpose, to see that somebody misses them.
+
+``python -m simulation --mutation NAME`` runs seeds without one; ``pytest -p tests.mutating --mutation NAME`` runs tests
+without it; ``python -m simulation.mutations`` (``make test-mutations``) tries all of them, and shows who missed which.
+"""
+
+from __future__ import annotations
+
+from simulation.mutations import (
+    authority,
+    commits,
+    fence,
+    ids,
+    injecting,
+    late,
+    logs,
+    reshaping,
+    rows,
+    takeover,
+    timers,
+    watermarks,
+    weak,
+)
+from simulation.mutations.base import MUTATIONS, Mutation
+
+__all__ = [
+    "MUTATIONS",
+    "Mutation",
+    "authority",
+    "commits",
+    "fence",
+    "ids",
+    "injecting",
+    "late",
+    "logs",
+    "reshaping",
+    "rows",
+    "takeover",
+    "timers",
+    "watermarks",
+    "weak",
+]

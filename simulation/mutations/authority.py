@@ -1,0 +1,139 @@
+"""The low watermark authority: who may speak for which keys, and when it may be said of all (sections 6.2, 7.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from millwheel.authority.injected import InjectorComputation
+from millwheel.authority.keyed import KeyedComputation
+from millwheel.authority.shares import Acceptance, Share
+from millwheel.authority.writer import JournalWriter
+from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.rpc.watermarks import WatermarkReport
+from millwheel.store.contract import Append
+from millwheel.worker.interval import IntervalCore
+from millwheel.worker.log.core import LogCore
+from millwheel.worker.messages import Accepted
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+
+@mutation(
+    "G4",
+    "an owner begins when the authority has accepted it",
+    test="tests/interval/test_takeover_order.py::test_g4_an_owner_does_nothing_before_the_authority_knows_it_6_2",
+    why="its predecessor must be heard by the authority in the few milliseconds that an acceptance takes",
+)
+def served_unaccepted() -> None:
+    """An owner begins as soon as it has read its journal."""
+
+    def make(opened: Any) -> Any:
+        def begun(self: Any, event: Any) -> list[Any]:
+            return [*opened(self, event), *self._on_accepted(Accepted(MIN_TIMESTAMP))]
+
+        return begun
+
+    replace(IntervalCore, "_on_opened", make)
+    replace(LogCore, "_on_opened", make)
+
+
+@mutation("G4", "the authority hears only the owner that it accepted")
+def hearsay_of_predecessors() -> None:
+    """The authority takes the reports of an older owner, too."""
+
+    def make(report: Any) -> Any:
+        def heard(self: KeyedComputation, told: WatermarkReport, now: int) -> Any:
+            over = self._map.overlapping(told.member) if isinstance(told.member, KeyInterval) else []
+            if over and told.sequencer < max(share.sequencer for _, share in over):
+                share = over[0][1]
+                told = msgspec.structs.replace(told, member=share.member, sequencer=share.sequencer)
+                told.connection = share.connection
+            return report(self, told, now)
+
+        return heard
+
+    replace(KeyedComputation, "report", make)
+
+
+@mutation(
+    "G4",
+    "the authority accepts no sequencer below one that holds the keys",
+    seeds=15,
+    test="tests/authority/test_intervals.py::test_g4_an_acceptance_that_overlaps_a_larger_sequencer_is_refused",
+    why="an older owner that asks so late is refused by the fence at its first append",
+)
+def older_owners_accepted() -> None:
+    """The authority accepts whoever asks last."""
+
+    def accept(self: KeyedComputation, keys: KeyInterval, sequencer: int) -> Acceptance[KeyInterval]:
+        over = [share for _, share in self._map.overlapping(keys)]
+        made = Share(keys, sequencer, min(share.watermark for share in over))
+        return Acceptance(made, over, self.put(made))
+
+    replace(KeyedComputation, "accept", lambda _: accept)
+
+
+@mutation("G7", "the authority lets out what is in its journal, and nothing else")
+def told_unjournaled() -> None:
+    """Acceptances are answered and values broadcast while their append is on its way."""
+
+    def make(append: Any) -> Any:
+        async def behind(self: Any, before: Any, entry: Append) -> None:
+            if before is not None:
+                await before
+            await append(self, entry)
+
+        async def at_once(self: JournalWriter, entry: Append) -> None:
+            self._last = asyncio.create_task(behind(self, getattr(self, "_last", None), entry))  # type: ignore[attr-defined]
+
+        return at_once
+
+    replace(JournalWriter, "append", make)
+
+
+@mutation("G7", "a computation's watermark is the minimum over all of its intervals")
+def furthest_interval() -> None:
+    """The authority broadcasts the value of the interval that is furthest."""
+
+    def smallest(self: KeyedComputation) -> int:
+        return max(share.watermark for share in self._map.values())
+
+    replace(KeyedComputation, "smallest", lambda _: smallest)
+
+
+@mutation("G7", "a stream's watermark waits for every process that is expected")
+def unexpected_injectors() -> None:
+    """Processes that have not announced themselves are not waited for."""
+
+    def make(smallest: Any) -> Any:
+        def without(self: InjectorComputation) -> int:
+            expected, self.expected = self.expected, frozenset()
+            try:
+                value: int = smallest(self)
+                return value
+            finally:
+                self.expected = expected
+
+        return without
+
+    replace(InjectorComputation, "smallest", make)
+
+
+@mutation(
+    "G8",
+    "a process that is idle leaves the minimum",
+    seeds=0,
+    test="tests/authority/test_injectors.py::test_g8_an_idle_process_leaves_the_minimum_5_2",
+    why="no simulated source falls idle",
+)
+def idle_ones_counted() -> None:
+    """The minimum waits for processes that have nothing to send."""
+    from millwheel.authority import injected
+    from millwheel.core.time import MAX_TIMESTAMP
+
+    replace(injected, "_works", lambda _: lambda share: share.watermark != MAX_TIMESTAMP)

@@ -1,0 +1,130 @@
+"""Group commit: what changes together, and what nobody is shown before it is in the journal (sections 6.1.1, 6.1.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.interval.commits import Commits
+from millwheel.worker.interval.parking import Parking
+from millwheel.worker.interval.sealing import Sealer
+from millwheel.worker.messages import Acknowledge
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+_ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+
+
+@mutation("G1", "a sender is ACKed when its records are in the journal")
+def acked_uncommitted() -> None:
+    """Senders are ACKed as soon as their records' append is on its way."""
+
+    def make(append: Any) -> Any:
+        def early(self: Commits, sealed: Any, out: list[Any]) -> None:
+            append(self, sealed, out)
+            out.extend(
+                Acknowledge(receipt.delivery, _ACKED, receipt.excluded)
+                for receipt, indexes in sealed.consumed
+                if receipt.open == len(indexes)
+            )
+
+        return early
+
+    replace(Commits, "_append", make)
+
+
+@mutation("G9", "a strong production is delivered when it is in the journal")
+def sent_uncommitted() -> None:
+    """Strong productions are delivered as soon as their append is on its way."""
+
+    def make(append: Any) -> Any:
+        def early(self: Commits, sealed: Any, out: list[Any]) -> None:
+            append(self, sealed, out)
+            if not self._weak:
+                out.extend(self._send(shipment) for shipment in sealed.shipments)
+
+        return early
+
+    replace(Commits, "_append", make)
+
+
+def _unwritten(**fields: Any) -> None:
+    """Have entries go without these fields."""
+
+    def make(seal: Any) -> Any:
+        def without(self: Sealer, *arguments: Any) -> Any:
+            sealed = seal(self, *arguments)
+            sealed.entry = msgspec.structs.replace(sealed.entry, **fields)
+            return sealed
+
+        return without
+
+    replace(Sealer, "seal", make)
+
+
+@mutation("G2", "a commit has the states that changed")
+def unwritten_states() -> None:
+    """Entries go without states; their rows are written as ever, by and by."""
+    _unwritten(states=[])
+
+
+@mutation("G2", "a commit has the ids of the records that it consumed")
+def unwritten_ids() -> None:
+    """Entries go without ids."""
+    _unwritten(ids=[])
+
+
+@mutation("G9", "a commit has the productions that it made")
+def unwritten_productions() -> None:
+    """Entries go without productions, which are delivered as ever, after the commit."""
+    _unwritten(productions=[])
+
+
+@mutation("G6", "a commit has the timers that were set")
+def unwritten_timers() -> None:
+    """Entries go without the timers that were set."""
+    _unwritten(timers_set=[])
+
+
+@mutation("G6", "a commit has the timers that fired or were cancelled")
+def unwritten_firings() -> None:
+    """Entries go without the timers that are no more."""
+    _unwritten(timers_cleared=[])
+
+
+@mutation("G2", "a hook that raises leaves no trace")
+def traces_of_failures() -> None:
+    """What a hook had made of the state before it raised stays in the cache."""
+
+    def make(undo: Any) -> Any:
+        def careless(self: Parking, key: bytes) -> Any:
+            context = self.runner.batch.contexts.get(key)
+            value = None if context is None else context._cell.value
+            undone = undo(self, key)
+            if context is not None:
+                context._cell.value = value
+            return undone
+
+        return careless
+
+    replace(Parking, "_undo", make)
+
+
+@mutation("G5", "a key's asynchronous hooks run one after the other")
+def hooks_at_once() -> None:
+    """A key whose asynchronous hook runs is not set aside: its next record runs, too."""
+
+    def make(start: Any) -> Any:
+        def careless(self: Parking, key: bytes, context: Any, item: Any, coroutine: Any) -> None:
+            parked = self.state.intake.parked
+            before = set(parked)
+            start(self, key, context, item, coroutine)
+            if key not in before:
+                self.state.intake.unpark(key)
+
+        return careless
+
+    replace(Parking, "_start_hook", make)

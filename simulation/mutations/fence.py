@@ -1,0 +1,134 @@
+"""Who may write: the store's fence, sequencers, and what a refusal or a silence of the store means (section 6.2)."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import suppress
+from typing import Any
+
+from millwheel.master import core as master_core
+from millwheel.master import draft
+from millwheel.master.assignment import Assigner
+from millwheel.store import journal_rules
+from millwheel.store.contract import (
+    TERMINAL_SEQUENCER,
+    Append,
+    JournalHead,
+    SequencerRefusedError,
+    StoreUnavailableError,
+)
+from millwheel.store.memory import MemoryStore
+from millwheel.worker.messages import Appended, AppendEntry
+from millwheel.worker.shell.host import CoreHost
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+
+@mutation("G3", "the store refuses appends of all but the owner that fenced last")
+def no_fence() -> None:
+    """A journal takes an append by whoever comes."""
+
+    def appended(journal: str, held: JournalHead | None, append: Append) -> JournalHead:
+        return JournalHead(append.sequencer, append.commit, append.floor, append.parts)
+
+    replace(journal_rules, "appended", lambda _: appended)
+
+
+@mutation("G3", "the store's fence only rises")
+def any_fence() -> None:
+    """Whoever fences last has the journal, be it an older owner whose request was held up."""
+
+    def make(fenced: Any) -> Any:
+        def anybody(journal: str, held: JournalHead | None, sequencer: int) -> JournalHead:
+            if held is not None and held.sequencer != TERMINAL_SEQUENCER:
+                held = dataclasses.replace(held, sequencer=sequencer - 1)
+            head: JournalHead = fenced(journal, held, sequencer)
+            return head
+
+        return anybody
+
+    replace(journal_rules, "fenced", make)
+
+
+@mutation("G3", "the floor moves only with an append that the fence lets pass")
+def zombie_floor() -> None:
+    """An append that is refused moves floor and base parts all the same."""
+
+    def make(append: Any) -> Any:
+        async def moving(self: MemoryStore, journal: str, entry: Append) -> None:
+            try:
+                await append(self, journal, entry)
+            except SequencerRefusedError:
+                head = self._head(journal)
+                if head is not None and head.sequencer != entry.sequencer and head.floor < entry.floor <= head.commit:
+                    self._put(journal, dataclasses.replace(head, floor=entry.floor, parts=entry.parts))
+                raise
+
+        return moving
+
+    replace(MemoryStore, "append", make)
+
+
+@mutation("G3", "an append that is refused deposes its owner")
+def refusal_taken_for_success() -> None:
+    """A refused append counts as made: its records are ACKed, its productions sent."""
+
+    async def append(self: CoreHost, instruction: AppendEntry) -> None:
+        with suppress(SequencerRefusedError):
+            await self._until_certain(lambda: self._store.append(instruction.journal, instruction.append))
+        self.post(Appended(instruction.append.commit))
+
+    replace(CoreHost, "_append", lambda _: append)
+
+
+@mutation("G1", "an append of unknown outcome is repeated until it is certain")
+def silence_taken_for_success() -> None:
+    """An append without an answer counts as made."""
+
+    def make(append: Any) -> Any:
+        async def once(self: CoreHost, instruction: AppendEntry) -> None:
+            try:
+                await self._store.append(instruction.journal, instruction.append)
+                self.post(Appended(instruction.append.commit))
+            except StoreUnavailableError:
+                self.post(Appended(instruction.append.commit))
+            except SequencerRefusedError:
+                await append(self, instruction)
+
+        return once
+
+    replace(CoreHost, "_append", make)
+
+
+@mutation("G3", "each assignment has a sequencer of its own")
+def one_sequencer_for_two() -> None:
+    """A new owner works under its predecessor's sequencer.
+
+    Two more mechanisms keep that from doing harm, and are taken out, too: the master's check of its own drafts, and the
+    fence, which opens a journal once for a sequencer.
+    """
+
+    def give(original: Any) -> Any:
+        def keeping(self: Assigner, interval: Any, worker: str, into: Any) -> None:
+            before = interval.sequencer
+            original(self, interval, worker, into)
+            interval.sequencer = before or interval.sequencer
+
+        return keeping
+
+    def fenced(journal: str, held: JournalHead | None, sequencer: int) -> JournalHead:
+        head = journal_rules.present(journal, held)
+        if sequencer < head.sequencer:
+            raise SequencerRefusedError(journal, head.sequencer, head.commit)
+        return dataclasses.replace(head, sequencer=sequencer)
+
+    replace(Assigner, "give", give)
+    replace(draft, "_may_follow", lambda _: lambda was, now: True)
+    replace(journal_rules, "fenced", lambda _: fenced)
+
+
+@mutation("G11", "a master's transaction rests on its leadership, and on what it has read")
+def unconditional_masters() -> None:
+    """A master changes the interval maps whatever has become of them, and of itself, meanwhile."""
+    replace(master_core, "Transact", lambda made: lambda number, _, puts, deletes: made(number, (), puts, deletes))

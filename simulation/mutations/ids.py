@@ -1,0 +1,128 @@
+"""Ids of records: what a receiver knows, for how long, and what senders say of it (section 6.1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.worker.dedup import Dedup
+from millwheel.worker.dedup.batches import BatchQuery
+from millwheel.worker.dedup.opaque import OpaqueSource
+from millwheel.worker.dedup.positions import PositionSource
+from millwheel.worker.dedup.verdict import Outcome
+from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.receiving import Receiving
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+
+@mutation("G1", "positions that are committed are remembered until the sender's mark has passed them")
+def forgotten_ids() -> None:
+    """Positions are forgotten as soon as they are committed; only the senders' marks are known."""
+    replace(PositionSource, "remember", lambda _: lambda self, positions: None)
+
+
+@mutation("G1", "a sender's mark passes nothing that is not ACKed")
+def high_marks() -> None:
+    """Senders state that all is ACKed that they have committed."""
+
+    def statement(self: Outbox, consumer: str, otherwise: int, stuck_below: int) -> tuple[int, list[int]]:
+        return otherwise, []
+
+    replace(Outbox, "statement", lambda _: statement)
+
+
+@mutation("G1", "an opaque id is kept until its sender can send it no more")
+def ids_collected_early() -> None:
+    """Opaque ids go with the first watermark that is heard after their commit."""
+
+    def make(remember: Any) -> Any:
+        return lambda self, collect, ids: remember(self, MIN_TIMESTAMP, ids)
+
+    replace(OpaqueSource, "remember", make)
+
+
+@mutation("G1", "a copy of a record that is not committed yet is not ACKed")
+def copies_acked() -> None:
+    """A copy of a record that waits for its commit is ACKed as a duplicate."""
+
+    def make(admit: Any) -> Any:
+        return lambda self, delivery, verdict, fresh, waiting: admit(self, delivery, verdict, fresh, ())
+
+    replace(Receiving, "_admit", make)
+
+
+@mutation(
+    "G3",
+    "a sender with a successor is refused",
+    seeds=10,
+    test="tests/dedup/test_scenarios.py::test_g1_collection_learns_the_broadcasts_sequencers_first_8",
+    why="what a deposed sender has in its buffers is known as long as marks and ids are",
+)
+def deposed_senders_heard() -> None:
+    """Deliveries are judged by their ids alone, whoever sends them."""
+    replace(Dedup, "_accept", lambda _: lambda self, sender: True)
+
+
+@mutation(
+    "G1",
+    "a sequence of which nothing is known is looked up before it is taken",
+    seeds=10,
+    test="tests/dedup/test_scenarios.py::test_g1_a_retired_sequence_is_asked_for_and_not_taken_8",
+    why="a journal is retired when all it sent was ACKed: a copy must lie in a buffer for all that time",
+)
+def unknown_sequences_taken() -> None:
+    """What comes from a sequence of which nothing is known is new."""
+
+    def make(check: Any) -> Any:
+        def trusting(self: Dedup, ids: Any, *rest: Any) -> Any:
+            verdict = check(self, ids, *rest)
+            if verdict.outcome is Outcome.UNKNOWN_SEQUENCE:
+                self.admit(ids.sequence)
+                verdict = check(self, ids, *rest)
+            return verdict
+
+        return trusting
+
+    replace(Dedup, "check", make)
+
+
+@mutation(
+    "G1",
+    "what a filter may be wrong about is read from the store",
+    seeds=0,
+    test="tests/dedup/test_scenarios.py::test_g1_an_id_that_only_the_filters_take_for_known_is_fresh_6_1_1",
+    why="a segment has 65,536 ids",
+)
+def filters_taken_for_truth() -> None:
+    """An id that a filter has is a duplicate."""
+
+    def make(sealed: Any) -> Any:
+        return lambda self, ids: dict.fromkeys(sealed(self, ids))
+
+    replace(OpaqueSource, "_sealed", make)
+
+
+@mutation(
+    "G1",
+    "a batch below the query's floor is a duplicate",
+    seeds=0,
+    test="tests/dedup/test_scenarios.py::test_g1_merged_receivers_take_the_larger_batch_floor_9",
+    why="none of its sources has batches",
+)
+def floorless_batches() -> None:
+    """Batches are judged by the ids that are still known."""
+
+    def make(check: Any) -> Any:
+        def floorless(self: BatchQuery, batch: int, ids: Sequence[bytes], verdict: Any) -> Any:
+            floor, self.floor = self.floor, None
+            try:
+                return check(self, batch, ids, verdict)
+            finally:
+                self.floor = floor
+
+        return floorless
+
+    replace(BatchQuery, "check", make)

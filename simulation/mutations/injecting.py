@@ -1,0 +1,54 @@
+"""Injectors: what they promise, and under which ids they send (section 5.2, 6.1.1)."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from millwheel.client.injector import Injector
+from millwheel.client.injector.ids import IdHasher
+from millwheel.client.injector.publication import Publication
+from millwheel.client.injector.sending import Sending
+from millwheel.core.time import MAX_TIMESTAMP
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+
+@mutation("G7", "an injector's watermark waits for the ACKs of its records")
+def promised_unacked() -> None:
+    """An injector publishes what was declared, whether or not its records have arrived."""
+    replace(Publication, "update", lambda update: lambda self, oldest: update(self, MAX_TIMESTAMP))
+
+
+@mutation("G8", "an injector says when its stream has ended")
+def endless() -> None:
+    """An injector's end is told to nobody."""
+
+    async def finish(self: Injector) -> None:
+        await self.flush()
+
+    replace(Injector, "finish", lambda _: finish)
+
+
+@mutation("G1", "a record that is injected again has the id that it had")
+def injected_ids_anew() -> None:
+    """The ids of injected records change with each life of their process."""
+
+    def make(init: Any) -> Any:
+        def salted(self: IdHasher, stream: str, source: str) -> None:
+            init(self, stream, f"{source}/{random.random()}")
+
+        return salted
+
+    replace(IdHasher, "__init__", make)
+
+
+@mutation("G1", "an injector sends again what was on its way when a connection broke")
+def not_sent_again() -> None:
+    """What was on its way when a connection broke, or had no answer for long, counts as arrived."""
+
+    def bring_back(self: Sending, flight: Any) -> None:
+        self.acked(flight, ())
+
+    replace(Sending, "_bring_back", lambda _: bring_back)

@@ -1,0 +1,44 @@
+"""Late records, and bounds (sections 4.5, 5.2; G13, G14)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from millwheel.worker.interval import parking, runner
+from millwheel.worker.interval.receiving import Receiving
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+
+@mutation("G14", "a record behind the watermark is flagged as late")
+def unflagged() -> None:
+    """Hooks are told of no record that it is late."""
+    for module in (runner, parking):
+        replace(module, "Record", lambda made: lambda *columns: made(*columns[:-1], False))
+
+
+@mutation(
+    "G13",
+    "records ahead of the watermark are refused while too many wait",
+    seeds=0,
+    test="tests/interval/test_ids.py::test_g13_a_delivery_that_is_refused_whole_is_not_acked_as_well",
+    why="memory has no bound there",
+)
+def boundless_intake() -> None:
+    """An interval takes whatever it is sent."""
+
+    def make(admit: Any) -> Any:
+        def boundless(self: Receiving, *arguments: Any) -> Any:
+            state = self.state
+            bounds, most = state.settings, 1 << 60
+            state.settings = dataclasses.replace(bounds, queue_records=most, queue_bytes=most)
+            try:
+                return admit(self, *arguments)
+            finally:
+                state.settings = bounds
+
+        return boundless
+
+    replace(Receiving, "_admit", make)

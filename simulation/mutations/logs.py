@@ -1,0 +1,117 @@
+"""Stream logs: consecutive offsets, durable cursors, and what subscribers are told (section 4.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace as replace_fields
+
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.log import recovery
+from millwheel.worker.log.commits import LogCommits
+from millwheel.worker.log.segments import Records
+from millwheel.worker.log.subscribers import Subscribers
+from millwheel.worker.messages import Acknowledge
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+
+@mutation("G1", "a log ACKs what is in its journal")
+def log_acks_uncommitted() -> None:
+    """A log ACKs records as soon as their append is on its way."""
+
+    def make(try_commit: Any) -> Any:
+        def early(self: LogCommits, out: list[Any]) -> None:
+            before = self._in_flight
+            try_commit(self, out)
+            if self._in_flight is not None and self._in_flight is not before:
+                receipts = [piece.receipt for piece in self._in_flight.pieces]
+                acked = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+                out.extend(Acknowledge(one.delivery, acked, one.excluded) for one in receipts if one.open == 1)
+
+        return early
+
+    replace(LogCommits, "try_commit", make)
+
+
+@mutation("G1", "a log shows what is in its journal")
+def log_shows_uncommitted() -> None:
+    """Subscribers are shown records whose append is on its way."""
+
+    def commit(try_commit: Any) -> Any:
+        def early(self: LogCommits, out: list[Any]) -> None:
+            before = self._in_flight
+            try_commit(self, out)
+            sealed = self._in_flight
+            if sealed is not None and sealed is not before:
+                self.state.records.apply(sealed.entry, sealed.commit)
+
+        return early
+
+    def apply(original: Any) -> Any:
+        def once(self: Records, entry: Any, commit: int, replayed: bool = False) -> None:
+            if entry.first == self.end:
+                original(self, entry, commit, replayed)
+
+        return once
+
+    replace(Records, "apply", apply)
+    replace(LogCommits, "try_commit", commit)
+
+
+@mutation("G1", "a log's new owner knows the ids of what was logged")
+def log_forgets_ids() -> None:
+    """A log's new owner knows the ids of its base, and none of those logged since."""
+
+    def make(apply: Any) -> Any:
+        def forgetful(state: Any, number: int, entry: Any, where: str) -> None:
+            entry.ids.clear()
+            apply(state, number, entry, where)
+
+        return forgetful
+
+    replace(recovery, "_apply", make)
+
+
+@mutation("G1", "a log's new owner has the records that were logged")
+def log_forgets_records() -> None:
+    """A log's new owner has the records of its base, and gives the offsets since to others."""
+
+    def make(apply: Any) -> Any:
+        def forgetful(state: Any, number: int, entry: Any, where: str) -> None:
+            end = state.records.end
+            apply(state, number, replace_fields(entry, first=end, values=[], timestamps=[], cuts=[]), where)
+
+        return forgetful
+
+    replace(recovery, "_apply", make)
+
+
+@mutation("G1", "a cursor's ACK counts when it is in the journal")
+def cursors_unjournaled() -> None:
+    """Subscribers are told that their ACKs are durable as soon as they are heard."""
+
+    def make(news: Any) -> Any:
+        def early(self: Subscribers, session: Any) -> tuple[int, int, int]:
+            watermark, following, acked = news(self, session)
+            heard = self.state.cursors.heard(session.cursor) if session.cursor else 0
+            return watermark, following, max(acked, heard)
+
+        return early
+
+    replace(Subscribers, "_news", make)
+
+
+@mutation("G7", "subscribers are told the watermark of the last journaled entry")
+def log_hearsay() -> None:
+    """Subscribers are told the watermark that the log's owner has heard of last."""
+
+    def make(watermark_at: Any) -> Any:
+        def heard(self: Subscribers, offset: int) -> int:
+            told: int = watermark_at(self, offset)
+            return max(told, self.state.watermark) if offset >= self.state.records.end else told
+
+        return heard
+
+    replace(Subscribers, "_watermark_at", make)

@@ -1,0 +1,132 @@
+"""Splits and merges: what is sealed, what children start from, and who covers which keys (section 7.1; G11)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from millwheel.core.keys import KeyInterval
+from millwheel.store import journal_rules
+from millwheel.store.contract import JournalHead, SequencerRefusedError
+from millwheel.worker.dedup import dedup
+from millwheel.worker.interval import recovery
+from millwheel.worker.interval.core import IntervalCore
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+
+@mutation("G12", "a child's commits are numbered from its parents' on")
+def commits_restart() -> None:
+    """A child's journal starts at commit 0."""
+
+    def make(created: Any) -> Any:
+        return lambda journal, held, commit: created(journal, held, 0)
+
+    replace(journal_rules, "created", make)
+
+
+@mutation("G11", "a parent is sealed by a value that no sequencer exceeds")
+def sealed_by_a_sequencer() -> None:
+    """A parent is sealed as if its child were its next owner."""
+
+    def sealed(journal: str, held: JournalHead | None, sequencer: int) -> JournalHead:
+        head = journal_rules.present(journal, held)
+        if head.sequencer > sequencer:
+            raise SequencerRefusedError(journal, head.sequencer, head.commit)
+        return dataclasses.replace(head, sequencer=sequencer)
+
+    replace(journal_rules, "sealed", lambda _: sealed)
+
+
+@mutation("G11", "a parent is sealed before its children read it")
+def unsealed_parents() -> None:
+    """Children read a journal to which its owner goes on appending."""
+    replace(journal_rules, "sealed", lambda _: lambda journal, held, sequencer: journal_rules.present(journal, held))
+
+
+@mutation("G11", "the parts of a split cover all keys between them")
+def lost_key() -> None:
+    """The key at which an interval is split belongs to neither part."""
+
+    def make(split: Any) -> Any:
+        def gaping(self: KeyInterval, at: bytes) -> tuple[KeyInterval, KeyInterval]:
+            lower, upper = split(self, at)
+            return lower, KeyInterval(at + b"\0", upper.end)
+
+        return gaping
+
+    replace(KeyInterval, "split", make)
+
+
+@mutation("G1", "the children of a split know the ids that their parent knew")
+def ids_lost_at_splits() -> None:
+    """A child knows no ids."""
+    replace(dedup, "inherit", lambda _: lambda tables, parents: None)
+
+
+@mutation("G1", "the child of a merge knows the ids of both parents")
+def ids_of_one_parent() -> None:
+    """A child knows the ids of its first parent."""
+    replace(dedup, "inherit", lambda inherit: lambda tables, parents: inherit(tables, parents[:1]))
+
+
+@mutation("G7", "the child of a merge starts at the smaller watermark of its parents")
+def larger_parents_watermark() -> None:
+    """A child starts at the larger watermark of its parents."""
+
+    def make(inherited: Any) -> Any:
+        def hasty(*arguments: Any) -> Any:
+            whole = inherited(*arguments)
+            whole.watermark = max([whole.watermark, *(floor for _, _, floor in whole.floors)])
+            return whole
+
+        return hasty
+
+    replace(recovery, "_inherited", make)
+
+
+@mutation("G7", "keys of a merged interval are shown no less than before")
+def forgotten_floors() -> None:
+    """What keys had been shown before a merge is forgotten."""
+
+    def make(inherited: Any) -> Any:
+        def forgetful(*arguments: Any) -> Any:
+            whole = inherited(*arguments)
+            whole.floors = []
+            return whole
+
+        return forgetful
+
+    replace(recovery, "_inherited", make)
+
+
+@mutation("G11", "parents' journals stay until their children need nothing of them")
+def parents_let_go() -> None:
+    """A child says at once that it needs nothing of its parents."""
+    replace(IntervalCore, "independent", lambda _: property(lambda self: True))
+
+
+@mutation("G1", "each production of a parent is sent again by one of its children")
+def productions_of_parents_lost() -> None:
+    """Children read their parents' journals without the productions."""
+
+    def make(keep: Any) -> Any:
+        def own(self: Any, sequence: str, row: Any) -> None:
+            if self._keys is None:
+                keep(self, sequence, row)
+
+        return own
+
+    replace(recovery._Reader, "_keep", make)
+
+
+@mutation("G12", "a child reads the rows that its parents had not flushed from their entries")
+def entries_of_parents_unread() -> None:
+    """Children start from their parents' bases, without the states of the entries on top."""
+    replace(recovery, "_cut", lambda cut: lambda entry, keys: _stateless(cut(entry, keys)))
+
+
+def _stateless(entry: Any) -> Any:
+    entry.states.clear()
+    return entry

@@ -1,0 +1,81 @@
+"""State rows, written behind the journal, and the cache before them (sections 6.1.2, 8.3; G2, G12)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.store import envelope
+from millwheel.store.contract import StateRow
+from millwheel.store.memory import MemoryStore
+from millwheel.worker.interval.cells import CellCache
+from millwheel.worker.interval.checkpoint import Checkpointer
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+
+@mutation("G12", "the floor passes an entry when the rows of its keys are acknowledged")
+def floor_first() -> None:
+    """The floor follows the base, whatever has become of the rows."""
+
+    def make(floor_and_parts: Any) -> Any:
+        def hasty(self: Checkpointer) -> Any:
+            if self._base is not None:
+                self._rows_upto = max(self._rows_upto, self._base[0])
+            return floor_and_parts(self)
+
+        return hasty
+
+    replace(Checkpointer, "floor_and_parts", make)
+
+
+@mutation("G12", "a changed state stays in memory until its row is acknowledged")
+def unpinned_states() -> None:
+    """The cache lets go of states whose rows are behind."""
+
+    def make(evict: Any) -> Any:
+        def careless(self: CellCache, *arguments: Any) -> int:
+            for cell in self._dirty.values():
+                cell.dirty = 0
+            evicted: int = evict(self, *arguments)
+            return evicted
+
+        return careless
+
+    replace(CellCache, "evict", make)
+
+
+@mutation(
+    "G3",
+    "of two rows of a key the one of the later commit stands",
+    seeds=15,
+    test="tests/contracts/test_store_contract.py::test_g11_a_childs_rows_stand_over_its_sealed_parents",
+    why="flushes that are held up for so long are those of deposed owners, and their journal's fence ends them",
+)
+def last_row_wins() -> None:
+    """A row replaces the one before it, whichever was committed first."""
+
+    def make(write_states: Any) -> Any:
+        async def blindly(
+            self: MemoryStore, computation: str, journal: str, sequencer: int, rows: list[StateRow]
+        ) -> None:
+            held = self._states.setdefault(computation, {})
+            for row in rows:
+                held.pop(row.key, None)
+            await write_states(self, computation, journal, sequencer, rows)
+
+        return blindly
+
+    replace(MemoryStore, "write_states", make)
+
+
+@mutation(
+    "G2",
+    "a stored value that is damaged is never decoded",
+    seeds=0,
+    test="tests/store/test_corruption.py::test_a_damaged_entry_is_named",
+    why="its store damages nothing",
+)
+def unchecked_values() -> None:
+    """Checksums of stored values are not looked at."""
+    replace(envelope, "crc32", lambda _: lambda payload: 0)

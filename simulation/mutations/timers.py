@@ -1,0 +1,77 @@
+"""Timers: in order, never early, each once (sections 4.1, 4.6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.core.time import MAX_TIMESTAMP, seconds
+from millwheel.worker.interval.core import IntervalCore
+from millwheel.worker.interval.far import FarTimers
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.interval.timers import TimerTable
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+
+@mutation("G6", "a timer waits for its time")
+def early_timers() -> None:
+    """Timers are due before their time."""
+
+    def make(due_until: Any) -> Any:
+        def early(self: IntervalState, wall: bool, *arguments: Any) -> int:
+            limit: int = due_until(self, wall, *arguments)
+            return min(MAX_TIMESTAMP, limit + seconds(5))
+
+        return early
+
+    replace(IntervalState, "due_until", make)
+
+
+@mutation("G5", "due timers fire in the order of their times")
+def unsorted_timers() -> None:
+    """Timers that are due together fire the last one first."""
+
+    def make(pop_due: Any) -> Any:
+        return lambda self, upto, limit: pop_due(self, upto, limit)[::-1]
+
+    replace(TimerTable, "pop_due", make)
+
+
+@mutation("G5", "no timer fires before an earlier one that is in the store still")
+def far_timers_overtaken() -> None:
+    """Timers in memory fire without regard to those in the store."""
+
+    def due_until(self: IntervalState, wall: bool, key: bytes | None = None) -> int:
+        limit = self.wall if wall else self.watermark
+        return max(limit, self.floors.of(key)) if key is not None and self.floors and not wall else limit
+
+    replace(IntervalState, "due_until", lambda _: due_until)
+
+
+@mutation("G6", "a timer that is set anew or cancelled is void where it is stored")
+def unvoided_timers() -> None:
+    """What becomes of a timer after it was stored is nothing to the store's copy."""
+    replace(FarTimers, "standing", lambda _: lambda self, rows: list(rows))
+
+
+@mutation(
+    "G5",
+    "no record of a key runs before a timer of it that is due",
+    seeds=0,
+    test="tests/interval/test_order.py::test_g6_due_timers_of_keys_that_wait_do_not_let_others_be_overtaken_4_6",
+    why="its blocks do not mind what runs between two timers",
+)
+def records_first() -> None:
+    """Records run before the timers that are due."""
+
+    def make(run: Any) -> Any:
+        def turned(self: IntervalCore) -> None:
+            state = self.state
+            if state.intake.line and not self._runner.full():
+                self._runner.run_line(True)
+            run(self)
+
+        return turned
+
+    replace(IntervalCore, "_run", make)

@@ -1,0 +1,115 @@
+"""One mutation on trial: who misses the mechanism, after how many simulated runs or in which test."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from simulation.mutations.base import MUTATIONS, Mutation
+
+__all__ = ["Caught", "Trials", "UnsoundError", "names_of_tests"]
+
+_ROOT: Final = Path(__file__).parents[2]
+
+_SECONDS: Final = 240.0
+"""What a trial may take. A mutation may well have the product go round in circles."""
+
+_BROKEN: Final = re.compile(r"\b(AttributeError|NameError|TypeError|UnboundLocalError|ImportError)\b")
+"""Of a mutation that does not fit the product any more: that it ends in one of these proves nothing."""
+
+
+class UnsoundError(Exception):
+    """A trial that says nothing: what it rests on fails without the mutation, too; or the mutation itself is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """``by`` whom, in their words; ``after`` what."""
+
+    by: str
+    after: str
+
+
+class Trials:
+    """Tries mutations, from any thread."""
+
+    def __init__(self) -> None:
+        self._sound: dict[str, str] = {}
+        """What is wrong with a seed, or a test, without any mutation; empty if it holds."""
+        self._lock = threading.Lock()
+
+    def check_tests(self) -> None:
+        """See that the tests that stand in for the simulator pass; UnsoundError with what they print if they do not."""
+        done = _run("pytest", "-p", "no:cacheprovider", *names_of_tests())
+        if done.returncode:
+            raise UnsoundError(f"without any mutation:\n{done.stdout[-4_000:]}{done.stderr[-2_000:]}")
+
+    def run(self, mutation: Mutation) -> Caught | None:
+        """Who misses it; None if nobody does. UnsoundError if that cannot be said."""
+        began = time.monotonic()
+        caught = self._simulated(mutation) if mutation.seeds else None
+        if caught is None and mutation.test:
+            caught = _tested(mutation, _SECONDS - (time.monotonic() - began))
+        return caught
+
+    def _simulated(self, mutation: Mutation) -> Caught | None:
+        arguments = ("--seeds", str(mutation.seeds), "--seed", "1", "--processes", "1", "--mutation", mutation.name)
+        done = _run("simulation", *arguments)
+        if not done.returncode:
+            return None
+        failing = re.search(r"^seed (\d+) FAILS:\n((?:  .*\n)+)", done.stdout, re.MULTILINE)
+        if failing is None:
+            raise UnsoundError(f"the simulator ended by itself: {done.stderr[-2_000:]}")
+        violations = [line.strip() for line in failing[2].splitlines()]
+        genuine = [one for one in violations if not _BROKEN.search(one)]
+        if not genuine:
+            raise UnsoundError(f"it does not fit the product any more: {violations[0]}")
+        seed = failing[1]
+        if why := self._wrong_with(seed):
+            raise UnsoundError(f"seed {seed} fails without it: {why}")
+        named = [one for one in genuine if f"({mutation.guarantee})" in one]
+        return Caught((named or genuine)[0], f"{seed} seed{'s' if seed != '1' else ''}")
+
+    def _wrong_with(self, seed: str) -> str:
+        with self._lock:
+            if seed not in self._sound:
+                done = _run("simulation", "--seeds", "1", "--seed", seed, "--processes", "1")
+                self._sound[seed] = done.stdout[-500:] + done.stderr[-500:] if done.returncode else ""
+            return self._sound[seed]
+
+
+def names_of_tests() -> list[str]:
+    """The tests that stand in for the simulator somewhere."""
+    return sorted({one.test for one in MUTATIONS.values() if one.test})
+
+
+def _tested(mutation: Mutation, seconds: float) -> Caught | None:
+    options = ("-x", "-p", "no:cacheprovider", "-p", "tests.mutating", "--mutation", mutation.name)
+    done = _run("pytest", *options, mutation.test, seconds=seconds)
+    if not done.returncode:
+        return None
+    said = [line[1:].strip() for line in done.stdout.splitlines() if line.startswith("E  ")]
+    if done.returncode != 1 or not said:
+        raise UnsoundError(f"{mutation.test} does not run with it: {done.stdout[-2_000:]}{done.stderr[-2_000:]}")
+    if _BROKEN.search(said[0]):
+        raise UnsoundError(f"it does not fit the product any more: {said[0]}")
+    return Caught(f"{mutation.test}: {said[0]}", "1 test")
+
+
+def _run(module: str, *arguments: str, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
+    """A program of Python's; UnsoundError if it takes too long."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    command = [sys.executable, "-m", module, *arguments]
+    try:
+        return subprocess.run(
+            command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False, timeout=seconds
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UnsoundError(f"it takes more than {seconds:.0f} s: {' '.join(command[2:])}") from error

@@ -1,0 +1,105 @@
+"""Low watermarks in an interval: what holds them, and what they are the minimum of (sections 4.5, 7.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.core.watermarks import InputWatermark, MinTracker
+from millwheel.worker.interval import core
+from millwheel.worker.interval.core import IntervalCore
+from millwheel.worker.interval.sealing import Sealer
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+
+@mutation("G7", "what is at work holds the watermark")
+def unpending() -> None:
+    """What was received and is not committed, or produced and not ACKed, holds no output watermark."""
+    replace(MinTracker, "min", lambda _: lambda self: MAX_TIMESTAMP)
+
+
+def _unheld(where: Callable[[Any], Any], what: str, step: str) -> None:
+    """In ``step`` of the core nothing is found at ``what`` of ``where`` of its state."""
+
+    def make(original: Any) -> Any:
+        def blind(self: IntervalCore, *arguments: Any) -> None:
+            place = where(self.state)
+            held = getattr(place, what)
+            setattr(place, what, MinTracker())
+            try:
+                original(self, *arguments)
+            finally:
+                setattr(place, what, held)
+
+        return blind
+
+    replace(IntervalCore, step, make)
+
+
+@mutation("G7", "received and uncommitted records hold the watermark")
+def records_hold_nothing() -> None:
+    """Records that are received and not committed hold neither input nor output watermark."""
+    for step in ("_advance_watermark", "_report"):
+        _unheld(lambda state: state.intake, "pending", step)
+
+
+@mutation("G7", "productions that are not ACKed hold the output watermark")
+def productions_hold_nothing() -> None:
+    """The output watermark passes productions that are on their way."""
+    _unheld(lambda state: state.outbox, "pending", "_report")
+
+
+@mutation("G7", "holds of states and of timers hold the output watermark")
+def forgotten_holds() -> None:
+    """The output watermark passes whatever states and timers ask it to wait at."""
+    _unheld(lambda state: state, "hold_times", "_report")
+
+
+@mutation("G7", "timers hold the output watermark at their own times")
+def timers_hold_nothing() -> None:
+    """The output watermark passes the times of watermark timers."""
+    replace(core, "_before_end", lambda _: lambda at: None)
+
+
+@mutation("G7", "what a commit lets go of holds the watermark until it is in the journal")
+def released_uncommitted() -> None:
+    """Holds and timers go when the commit that ends them is sealed."""
+
+    def make(seal: Any) -> Any:
+        def early(self: Sealer, *arguments: Any) -> Any:
+            sealed = seal(self, *arguments)
+            for hold in sealed.released:
+                self.state.hold_times.remove(hold)
+            sealed.released = []
+            return sealed
+
+        return early
+
+    replace(Sealer, "seal", make)
+
+
+@mutation("G7", "the input watermark is the minimum over all senders")
+def fastest_sender() -> None:
+    """A consumer follows the sender that is furthest."""
+
+    def furthest(self: InputWatermark) -> bool:
+        largest = max(self._senders.values(), default=self._value)
+        raised, self._value = largest > self._value, max(largest, self._value)
+        return raised
+
+    replace(InputWatermark, "_raise", lambda _: furthest)
+
+
+@mutation(
+    "G8",
+    "a sender that is removed lets go of the watermark",
+    seeds=0,
+    test="tests/core/test_watermarks.py::test_g8_a_removed_sender_lets_go",
+    why="no computation is removed there",
+)
+def removed_senders_stay() -> None:
+    """A sender that is removed is waited for."""
+    replace(InputWatermark, "remove", lambda _: lambda self, sender: False)

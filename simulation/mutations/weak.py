@@ -1,0 +1,41 @@
+"""Weak productions: sent first, and safe before their cause is committed (section 6.1.3)."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from millwheel.worker.interval import sealing
+from millwheel.worker.interval.commits import Commits
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+
+@mutation("G10", "a record's id is committed when its weak productions are ACKed or stored")
+def weak_ones_unwaited() -> None:
+    """A commit waits for no ACKs of its weak productions, and stores none of them."""
+
+    def make(settle: Any) -> Any:
+        def at_once(self: Commits, out: list[Any]) -> None:
+            for sealed, _ in self._line:
+                for token in sealed.unacked:
+                    self._senders.pop(token, None)
+                sealed.unacked = set()
+            settle(self, out)
+
+        return at_once
+
+    replace(Commits, "settle_weak", make)
+
+
+@mutation("G10", "stragglers among weak productions are stored with the commit")
+def stragglers_unwritten() -> None:
+    """A commit waits for the ACKs of its weak productions, and stores none of those that do not come in time."""
+    replace(Commits, "_outbox_rows", lambda _: lambda self, token: [])
+
+
+@mutation("G10", "a weak production made again has the id that it had")
+def weak_ids_anew() -> None:
+    """Weak productions get ids that nothing but chance decides."""
+    replace(sealing, "causal_id", lambda _: lambda *cause: random.randbytes(16))
