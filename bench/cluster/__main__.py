@@ -40,7 +40,7 @@ _WORKERS: Final = 2
 class Sizes:
     """How much is done."""
 
-    store_warm: float = 20.0
+    store_warm: float = 90.0
     warm: float = 10.0
     seconds: float = 30.0
     count_warm: int = 300_000
@@ -114,7 +114,7 @@ async def _changing_hands(found: Components, sizes: Sizes, figures: list[Figure]
 
 
 async def _warm(found: Components, sizes: Sizes) -> None:
-    say(f"warming up for {sizes.store_warm:.0f} s")
+    say(f"warming up for {sizes.store_warm:.0f} s at most")
     first, last = await warm(found.store_settings, sizes.store_warm)
     say(f"an append took {first:.1f} ms, and takes {last:.1f} ms now")
 
