@@ -57,6 +57,15 @@ SEED ?= 1
 test-restarts: install ## Kill the server over and over under a load that verifies itself (RESTARTS=120 SEED=1)
 	@MILLWHEEL_RESTARTS=$(RESTARTS) MILLWHEEL_SEED=$(SEED) $(RUN) pytest -s tests/system/test_restarts.py $(ARGS)
 
+.PHONY: test-faults
+test-faults: components ## Real faults on a real cluster, with a load that verifies itself (ARGS="--only worker-killed")
+	@$(RUN) python -m tests.faults $(ARGS)
+
+MINUTES ?= 30
+.PHONY: soak
+soak: components ## A steady load for long, with moves, splits and merges: nothing may grow (MINUTES=30)
+	@$(RUN) python -m tests.faults.soak --minutes $(MINUTES) $(ARGS)
+
 # How many hostile cases in all, drawn from SEED.
 CASES ?= 100000
 .PHONY: fuzz

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -118,10 +118,12 @@ class CassandraCluster:
         commitlog_sync: CommitLogSync = "batch",
         authentication: bool = False,
         quick_start: bool = False,
+        broadcast: Callable[[str], str] | None = None,
     ) -> None:
         """``authentication``: passwords are asked for; the superuser is ``cassandra``, and so is its password.
 
-        ``commitlog_sync`` and ``quick_start``: see :class:`~deploy.local.cassandra_config.NodeConfig`.
+        ``commitlog_sync`` and ``quick_start``: see :class:`~deploy.local.cassandra_config.NodeConfig`. ``broadcast``:
+        where clients are told that the node at an address is, and somebody passes them on.
         """
         self.directory = directory.resolve()
         self.username, self.password = ("cassandra", "cassandra") if authentication else ("", "")
@@ -139,6 +141,7 @@ class CassandraCluster:
                     commitlog_sync,
                     authentication,
                     quick_start,
+                    "" if broadcast is None else broadcast(address),
                 )
             )
             for number, address in enumerate(addresses, 1)

@@ -19,6 +19,7 @@ class NodeConfig:
     ``commitlog_sync``: ``batch`` acknowledges a write when it is on the disk, so nothing acknowledged is lost in a
     power cut or a SIGKILL. ``periodic`` syncs every ten seconds: a power cut of all replicas takes what came since.
     ``quick_start`` leaves out the optimizing compiler: ready in two thirds of the time, slower under load.
+    ``broadcast``: where clients are told that it is, on the same port; empty: where it listens.
     """
 
     folder: Path
@@ -30,6 +31,7 @@ class NodeConfig:
     commitlog_sync: CommitLogSync
     authentication: bool
     quick_start: bool
+    broadcast: str = ""
 
 
 def write_files(config: NodeConfig) -> None:
@@ -92,6 +94,8 @@ def _yaml(config: NodeConfig) -> dict[str, object]:
         "memtable_offheap_space": f"{config.heap_mebibytes // 4}MiB",
         "commitlog_total_space": "512MiB",
     }
+    if config.broadcast:
+        yaml["broadcast_rpc_address"] = config.broadcast
     if config.commitlog_sync == "periodic":
         yaml["commitlog_sync_period"] = "10s"
     for name in ("commitlog", "saved_caches", "hints", "cdc_raw"):

@@ -41,18 +41,21 @@ class Daemons:
         authorities: int = 2,
         workers: int = 3,
         worker_code: str = "",
+        code: str = _MAIN,
     ) -> None:
-        """``settings``: TOML, of [coordinator] and [store] at least. ``worker_code``: a program
-        that runs the command line in workers."""
+        """``settings``: TOML, of [coordinator] and [store] at least. ``code``: a program that
+        runs the command line; ``worker_code``: another one for workers."""
         self.place = place
         self.config = place / "millwheel.toml"
         self._settings = settings
-        places = iter([f"127.0.0.1:{port}" for port in free_ports(masters + authorities + 2 * workers)])
+        places = iter([f"127.0.0.1:{port}" for port in free_ports(2 * (masters + authorities + workers))])
         self.masters = list(islice(places, masters))
         self.authorities = list(islice(places, authorities))
         self.workers = list(islice(places, workers))
-        self._metrics = list(places)
-        self._worker_code = worker_code or _MAIN
+        self.metrics: dict[str, str] = {}
+        """The metrics pages, by the names of daemons."""
+        self._places = places
+        self._code, self._worker_code = code, worker_code or code
         self._counted: dict[tuple[str, str], tuple[int, int]] = {}
         self.services = Services(self._processes(), say)
 
@@ -63,17 +66,21 @@ class Daemons:
 
     def _processes(self) -> dict[str, ChildProcess]:
         found = {}
-        for role, addresses in (("master", self.masters), ("authority", self.authorities)):
+        for role, addresses in (
+            ("master", self.masters),
+            ("authority", self.authorities),
+            ("worker", self.workers),
+        ):
             for number, address in enumerate(addresses, 1):
-                plain = (f"--rpc-listen={address}", "--metrics-listen=off")
-                found[f"{role} {number}"] = self._process(role, number, *plain)
-        for number, (address, metrics) in enumerate(zip(self.workers, self._metrics, strict=True), 1):
-            flags = (f"--rpc-listen={address}", f"--metrics-listen={metrics}", f"--worker-id=worker-{number}")
-            found[f"worker {number}"] = self._process("worker", number, *flags)
+                self.metrics[f"{role} {number}"] = metrics = next(self._places)
+                flags = [f"--rpc-listen={address}", f"--metrics-listen={metrics}"]
+                if role == "worker":
+                    flags.append(f"--worker-id=worker-{number}")
+                found[f"{role} {number}"] = self._process(role, number, *flags)
         return found
 
     def _process(self, role: str, number: int, *flags: str) -> ChildProcess:
-        code = self._worker_code if role == "worker" else _MAIN
+        code = self._worker_code if role == "worker" else self._code
         command = [sys.executable, "-c", code, role, "run"]
         log = self.log(f"{role} {number}")
         return ChildProcess([*command, f"--config={self.config}", *flags], log, {"PYTHONPATH": str(ROOT)})
@@ -118,7 +125,7 @@ class Daemons:
 
     def counts(self, computation: str) -> dict[str, int]:
         """A computation's totals over all workers. A worker that was killed counts from zero: what it had is added."""
-        for page in self._metrics:
+        for page in (page for name, page in self.metrics.items() if name.startswith("worker")):
             try:
                 counted = totals(page, computation)
             except (URLError, OSError):

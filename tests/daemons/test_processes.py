@@ -42,6 +42,7 @@ async def test_a_master_serves_and_ends_when_it_is_told_to(tmp_path: Path) -> No
         assert "millwheel_ready 1.0" in page
         assert "millwheel_master_leads 1.0" in page
         assert "process_resident_memory_bytes" in page
+        assert "millwheel_tasks " in page
         assert await _services(ready["address"]) >= {"millwheel.v1.TopologyService", "grpc.health.v1.Health"}
         master.send(signal.SIGTERM)
         assert await master.ended() == 0

@@ -156,6 +156,9 @@ class _Serving:
         self._health = health
         ProcessCollector(registry=registry)
         self._ready = Gauge("millwheel_ready", "Whether the daemon serves its role: 1 or 0", registry=registry)
+        tasks = Gauge("millwheel_tasks", "asyncio tasks that have not ended", registry=registry)
+        loop = asyncio.get_running_loop()
+        tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
 
     def waits_for(self, what: str) -> None:
         """Why it does not serve yet."""

@@ -1,0 +1,1 @@
+"""Real processes under real faults (`make test-faults`), and under a load for long (`make soak`)."""

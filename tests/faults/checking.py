@@ -1,0 +1,224 @@
+"""Whether a history is one that the guarantees allow. Pure: a history in, violations out.
+
+Every record has to take effect once on each of its ways (G1, G9, G10), and be numbered without a gap (G2, G3);
+windows have to be complete, once, and in order (G5, G6, G7); no timer may be early (G6); a cursor may miss nothing,
+and give nothing again that was ACKed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from tests.faults.history import Advanced, Event, Mended, Received, Sent, Struck, Subscribed
+from tests.faults.program import BELL, STREAMS, WINDOW, Numbered, Passed, Rung, Total, WindowCount
+
+__all__ = ["Checker", "Violation", "check"]
+
+_CLOCKS_SETTLE: Final = 60_000_000
+"""Microseconds: so long after a clock was wrong may still ring what was set by it."""
+_INFINITY: Final = 1 << 62
+
+Record = tuple[str, int]
+"""Source and position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """``kind``: lost, repeated, early, reordered, invented or wrong; ``at``: wall microseconds."""
+
+    kind: str
+    at: int
+    told: str
+
+
+def check(events: Iterable[Event]) -> list[Violation]:
+    """All that is wrong with a whole history: one that ends when all streams have ended."""
+    checker = Checker()
+    for event in events:
+        checker.take(event)
+    return checker.finish()
+
+
+class Checker:
+    """Takes the events one after the other."""
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+        self._sent: dict[Record, tuple[str, str, int, int]] = {}
+        """Key, group, timestamp; and when it was sent."""
+        self._watermarks: dict[str, int] = {}
+        self._cursors: dict[str, _Cursor] = defaultdict(_Cursor)
+        self._came: dict[str, set[Record]] = defaultdict(set)
+        self._numbers: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+        """By stream and key or group."""
+        self._windows: dict[tuple[str, int], WindowCount] = {}
+        self._bells: set[tuple[str, int]] = set()
+        self._clocks_wrong_until = 0
+        self._last = 0
+        self._takers: dict[type, Callable[[Any, int], None]] = {
+            Numbered: self._numbered,
+            WindowCount: self._window,
+            Rung: self._rung,
+            Total: self._total,
+            Passed: self._passed,
+        }
+
+    def take(self, event: Event) -> None:
+        """One event, in the order of time."""
+        self._last = max(self._last, event.at)
+        match event:
+            case Sent():
+                rows = zip(event.keys, event.groups, event.timestamps, strict=True)
+                for position, (key, group, timestamp) in enumerate(rows, event.first):
+                    self._sent[event.source, position] = (key, group, timestamp, event.at)
+                self._watermarks.setdefault(event.source, -_INFINITY)
+            case Advanced():
+                self._watermarks[event.source] = _INFINITY if event.watermark is None else event.watermark
+            case Subscribed():
+                self._cursors[event.stream].again(event.durable)
+            case Received():
+                self._received(event)
+            case Struck():
+                self._clocks_wrong_until = max(self._clocks_wrong_until, _INFINITY if event.clock else 0)
+            case Mended():
+                if self._clocks_wrong_until == _INFINITY:
+                    self._clocks_wrong_until = event.at + _CLOCKS_SETTLE
+
+    def _bad(self, kind: str, at: int, told: str) -> None:
+        self.violations.append(Violation(kind, at, told))
+
+    def _received(self, event: Received) -> None:
+        kind_of = STREAMS[event.stream]
+        values = [msgspec.convert(value, kind_of) for value in event.values]
+        cursor = self._cursors[event.stream]
+        for offset, value in enumerate(values, event.first):
+            wrong = cursor.take(offset, value)
+            if wrong is None:
+                self._takers[kind_of](value, event.at)
+            elif wrong:
+                self._bad(wrong, event.at, f"offset {offset} of {event.stream}: {value}")
+
+    # What each stream may hold.
+
+    def _came_once(self, stream: str, source: str, position: int, key: str, group: str, at: int) -> None:
+        """``key`` or ``group``: empty where the stream does not say."""
+        record, told = (source, position), f"record {position} of {source} in {stream}"
+        sent = self._sent.get(record)
+        if sent is None:
+            self._bad("invented", at, told)
+            return
+        if record in self._came[stream]:
+            self._bad("repeated", at, told)
+        self._came[stream].add(record)
+        if (key and key != sent[0]) or group != sent[1]:
+            self._bad("wrong", at, f"{told}: it was sent with key {sent[0]} and group {sent[1]}, not {key} and {group}")
+
+    def _count(self, stream: str, name: str, number: int, at: int) -> None:
+        numbers = self._numbers[stream, name]
+        numbers[number] += 1
+        if numbers[number] > 1:
+            self._bad("repeated", at, f"number {number} of {name} in {stream}")
+
+    def _numbered(self, value: Numbered, at: int) -> None:
+        self._came_once("numbered", value.source, value.position, value.key, value.group, at)
+        self._count("numbered", value.key, value.number, at)
+
+    def _total(self, value: Total, at: int) -> None:
+        self._came_once("totals", value.source, value.position, "", value.group, at)
+        self._count("totals", value.group, value.number, at)
+
+    def _passed(self, value: Passed, at: int) -> None:
+        self._came_once("passed", value.source, value.position, "", value.group, at)
+
+    def _window(self, value: WindowCount, at: int) -> None:
+        if (value.key, value.end) in self._windows:
+            self._bad("repeated", at, f"window {value.end} of {value.key}")
+        self._windows[value.key, value.end] = value
+        if min(self._watermarks.values(), default=-_INFINITY) < value.end:
+            self._bad("early", at, f"window {value.end} of {value.key}: no watermark was there")
+
+    def _rung(self, value: Rung, at: int) -> None:
+        told = f"bell {value.number} of {value.key}"
+        if (value.key, value.number) in self._bells:
+            self._bad("repeated", at, told)
+        self._bells.add((value.key, value.number))
+        if value.number % BELL:
+            self._bad("invented", at, told)
+        if value.now < value.due:
+            self._bad("early", at, f"{told}: by its own clock, by {value.due - value.now} us")
+        if at < value.due and at > self._clocks_wrong_until:
+            self._bad("early", at, f"{told}: by {value.due - at} us")
+
+    # What has to have come in the end.
+
+    def finish(self) -> list[Violation]:
+        """Nothing comes any more."""
+        for stream in ("numbered", "totals", "passed"):
+            for (source, position), (_, _, _, at) in self._sent.items():
+                if (source, position) not in self._came[stream]:
+                    self._bad("lost", at, f"record {position} of {source} in {stream}")
+        for (stream, name), numbers in self._numbers.items():
+            gaps = sorted(set(range(1, max(numbers) + 1)) - numbers.keys())
+            if gaps:
+                self._bad("lost", self._last, f"numbers {gaps[:5]} of {name} in {stream}")
+        self._finish_windows()
+        self._finish_bells()
+        return self.violations
+
+    def _finish_windows(self) -> None:
+        counts = Counter((key, stamp - stamp % WINDOW + WINDOW) for key, _, stamp, _ in self._sent.values())
+        for key, end in counts.keys() | self._windows.keys():
+            window, count = self._windows.get((key, end)), counts[key, end]
+            if window is None:
+                self._bad("lost", self._last, f"window {end} of {key}")
+            elif window.count != count:
+                self._bad("wrong", self._last, f"window {end} of {key}: {window.count} records and not {count}")
+        by_key: dict[str, list[WindowCount]] = defaultdict(list)
+        for window in self._windows.values():
+            by_key[window.key].append(window)
+        for key, windows in by_key.items():
+            windows.sort(key=lambda one: one.order)
+            if [one.end for one in windows] != sorted(one.end for one in windows):
+                self._bad("reordered", self._last, f"windows of {key} were not closed in the order of their ends")
+            if [one.order for one in windows] != list(range(1, len(windows) + 1)):
+                self._bad("lost", self._last, f"windows of {key} are numbered {[one.order for one in windows][:9]} …")
+
+    def _finish_bells(self) -> None:
+        for (stream, key), numbers in self._numbers.items():
+            if stream == "numbered":
+                for number in range(BELL, max(numbers) + 1, BELL):
+                    if (key, number) not in self._bells:
+                        self._bad("lost", self._last, f"bell {number} of {key}")
+
+
+class _Cursor:
+    """What one durable cursor gave."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+        self._position = 0
+        """The offset that comes next."""
+        self._anew = False
+
+    def again(self, durable: int) -> None:
+        """A subscriber begins anew: at its last lasting ACK, which it may not have heard of."""
+        self._position, self._anew = durable, True
+
+    def take(self, offset: int, value: Any) -> str | None:
+        """None: new. "": seen, and rightly given again. Else what is wrong."""
+        known, expected, anew = len(self._values), self._position, self._anew
+        self._position, self._anew = offset + 1, False
+        if offset < expected:
+            return "reordered" if self._values[offset] is None else "repeated"
+        if offset > (known if anew else expected):
+            self._values += [None] * (offset - known) + [value]
+            return "lost"
+        if offset < known:
+            return "" if self._values[offset] == value else "wrong"
+        self._values.append(value)
+        return None

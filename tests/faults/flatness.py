@@ -1,0 +1,65 @@
+"""Whether a figure that was sampled over time is flat. Pure.
+
+What came in the first fifth is warm-up, and left out. Of the rest, the median of the last third may be above that of
+the first third by a tenth of it, or by a floor that is stated for each kind of figure, whichever is more. The growth an
+hour is a straight line's, by least squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import linear_regression, median
+from typing import Final
+
+__all__ = ["FLOORS", "Verdict", "judge", "kind_of"]
+
+FLOORS: Final = {
+    "memory_mb": 16.0,
+    "descriptors": 8.0,
+    "threads": 4.0,
+    "tasks": 16.0,
+    "db_mb": 4.0,
+    "data_mb": 96.0,
+}
+"""By kind of figure. Cassandra's data: three memtables that may be flushed, or not be compacted yet."""
+_WARM: Final = 0.2
+_RATIO: Final = 0.1
+_LEAST: Final = 6
+"""Samples after the warm-up, without which nothing can be said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``early`` and ``late``: medians of the first third and the last, after the warm-up."""
+
+    name: str
+    early: float
+    late: float
+    most: float
+    an_hour: float
+    flat: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{'flat ' if self.flat else 'GROWS'}  {self.name:28} {self.early:10.1f} {self.late:10.1f} "
+            f"{self.most:10.1f} {self.an_hour:+10.1f}"
+        )
+
+
+def kind_of(name: str) -> str:
+    """ "worker 1 memory_mb" is of the kind "memory_mb"."""
+    return name.rpartition(" ")[2]
+
+
+def judge(name: str, times: Sequence[float], values: Sequence[float]) -> Verdict:
+    """``times``: seconds; ValueError if there are too few samples."""
+    begin = times[0] + (times[-1] - times[0]) * _WARM if times else 0.0
+    kept = [(at, value) for at, value in zip(times, values, strict=True) if at >= begin]
+    if len(kept) < _LEAST:
+        raise ValueError(f"only {len(kept)} samples of {name} after the warm-up")
+    third = len(kept) // 3
+    early, late = (median(value for _, value in part) for part in (kept[:third], kept[-third:]))
+    slope = linear_regression([at for at, _ in kept], [value for _, value in kept]).slope
+    allowed = max(_RATIO * early, FLOORS[kind_of(name)])
+    return Verdict(name, early, late, max(value for _, value in kept), slope * 3_600, late - early <= allowed)

@@ -1,0 +1,92 @@
+"""What happened in a run, one JSON object a line: sends, watermarks, receipts, faults. Times are wall microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+__all__ = ["Advanced", "Event", "History", "Mended", "Received", "Sent", "Struck", "Subscribed", "read"]
+
+
+class Sent(msgspec.Struct, tag="sent", tag_field="what", frozen=True):
+    """A source is about to send the records ``first``, ``first`` + 1, … with these keys, groups and timestamps."""
+
+    at: int
+    source: str
+    first: int
+    keys: list[str]
+    groups: list[str]
+    timestamps: list[int]
+
+
+class Advanced(msgspec.Struct, tag="advanced", tag_field="what", frozen=True):
+    """A source is about to say that it has no older record to come; None: none at all."""
+
+    at: int
+    source: str
+    watermark: int | None
+
+
+class Subscribed(msgspec.Struct, tag="subscribed", tag_field="what", frozen=True):
+    """A subscriber begins anew; below offset ``durable`` all is ACKed for good, and the rest may come again."""
+
+    at: int
+    stream: str
+    durable: int
+
+
+class Received(msgspec.Struct, tag="received", tag_field="what", frozen=True):
+    """A subscriber got records, from offset ``first`` on, each as the list of its fields."""
+
+    at: int
+    stream: str
+    first: int
+    values: list[list[Any]]
+
+
+class Struck(msgspec.Struct, tag="struck", tag_field="what", frozen=True):
+    """A fault begins. ``clock``: clocks are wrong while it lasts."""
+
+    at: int
+    fault: str
+    told: str = ""
+    clock: bool = False
+
+
+class Mended(msgspec.Struct, tag="mended", tag_field="what", frozen=True):
+    """A fault is over, as far as we have to do with it; ``recovered``: so is all that came of it."""
+
+    at: int
+    fault: str
+    recovered: bool
+
+
+Event: TypeAlias = Sent | Advanced | Subscribed | Received | Struck | Mended
+
+
+class History:
+    """Written as it happens; ``async with`` is not needed: it is closed by :meth:`close`."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("wb")
+        self._encode = msgspec.json.Encoder().encode
+
+    def add(self, event: Event) -> None:
+        """Write it down."""
+        self._file.write(self._encode(event) + b"\n")
+
+    def close(self) -> None:
+        """Nothing more happens."""
+        self._file.close()
+
+
+def read(path: Path) -> Iterator[Event]:
+    """The events of a run, in the order in which they were written down."""
+    decode: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+    with path.open("rb") as file:
+        for line in file:
+            yield decode.decode(line)

@@ -1,0 +1,162 @@
+"""Every link of a cluster on loopback leads through here, and can be cut and slowed, one process at a time.
+
+A server on 127.0.0.N:PORT is known to the others as 127.0.1.N:PORT; there somebody listens who passes everything on.
+Who connects is found by the socket that the connection comes from: so one process can be cut off from a server while
+all others reach it. What is sent over a link that is cut is kept, and comes when it is mended: as in a network that
+was parted, a write may arrive long after its writer gave it up (6.2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+__all__ = ["Links", "through"]
+
+_PIECE: Final = 1 << 16
+_TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+
+
+def through(address: str) -> str:
+    """Where others are told that the server at ``address`` is. Takes text that has several, too."""
+    return address.replace("127.0.0.", "127.0.1.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    client: str
+    server: str
+    delay: float | None
+    """None: nothing passes."""
+
+    def concerns(self, client: str, server: str) -> bool:
+        return fnmatchcase(client, self.client) and fnmatchcase(server, self.server)
+
+
+class Links:
+    """Use it as ``async with``; whatever is under way ends with the block."""
+
+    def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
+        """``pids``: of the processes whose links can be told apart, by name; the others are called "client"."""
+        self._pids = pids
+        self._rules: list[_Rule] = []
+        self._changed = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server in self._servers:
+            server.close()
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    async def serve(self, name: str, target: str) -> None:
+        """Pass on what comes for the server ``name`` at ``target``, host:port."""
+        host, _, port = target.rpartition(":")
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._pumps.add(task)
+            try:
+                await self._connected(name, host, int(port), reader, writer)
+            finally:
+                self._pumps.discard(task)
+                writer.close()
+
+        self._servers.append(await asyncio.start_server(accept, through(host), int(port)))
+
+    # Rules, of which the first that concerns a link holds. Names may be patterns, as of files.
+
+    def cut(self, client: str, server: str) -> None:
+        """Nothing passes any more from ``client`` to ``server`` or back."""
+        self._set([*self._rules, _Rule(client, server, None)])
+
+    def slow(self, client: str, server: str, delay: float) -> None:
+        """Each piece takes ``delay`` seconds longer, either way."""
+        self._set([*self._rules, _Rule(client, server, delay)])
+
+    def mend(self) -> None:
+        """All is as it was, and what was kept passes."""
+        self._set([])
+
+    def _set(self, rules: list[_Rule]) -> None:
+        self._rules = rules
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    # One connection.
+
+    async def _connected(
+        self, server: str, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        client = _owner(writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1], self._pids())
+        await self._passing(client, server)
+        try:
+            back, forth = await asyncio.open_connection(host, port)
+        except OSError:
+            return
+        try:
+            pumps = [
+                asyncio.create_task(self._pump(client, server, reader, forth)),
+                asyncio.create_task(self._pump(client, server, back, writer)),
+            ]
+            self._pumps.update(pumps)
+            try:
+                await asyncio.wait(pumps)
+            finally:
+                self._pumps.difference_update(pumps)
+        finally:
+            forth.close()
+
+    async def _pump(self, client: str, server: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One way, until it ends; then the other end is told so."""
+        with suppress(OSError):
+            while data := await reader.read(_PIECE):
+                await self._passing(client, server)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def _passing(self, client: str, server: str) -> None:
+        """Return when something may pass."""
+        while (rule := next((one for one in self._rules if one.concerns(client, server)), None)) is not None:
+            if rule.delay is not None:
+                await asyncio.sleep(rule.delay)
+                return
+            await self._changed.wait()
+
+
+def _owner(client_port: int, server_port: int, pids: Mapping[str, int]) -> str:
+    """The process that has the other end of a connection, or "client"."""
+    inode = _inode(f":{client_port:04X}", f":{server_port:04X}")
+    if inode:
+        for name, pid in pids.items():
+            with suppress(OSError):
+                for entry in Path(f"/proc/{pid}/fd").iterdir():
+                    with suppress(OSError):
+                        if str(entry.readlink()) == f"socket:[{inode}]":
+                            return name
+    return "client"
+
+
+def _inode(local: str, remote: str) -> str:
+    for table in _TABLES:
+        with suppress(OSError):
+            for line in table.read_text().splitlines()[1:]:
+                columns = line.split()
+                if columns[1].endswith(local) and columns[2].endswith(remote) and columns[9] != "0":
+                    return columns[9]
+    return ""

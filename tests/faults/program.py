@@ -1,0 +1,150 @@
+"""The topology of the load: what each record does is numbered, so that nothing can be lost or repeated unseen.
+
+``numberer`` numbers the records of each key, counts those of each window, and rings a bell now and then: strong
+productions, timers by the low watermark and by the wall clock. Under other keys, ``adder`` numbers what came of that
+(strong), and ``passer`` passes it on (weak: what it produces depends on its input alone, G10).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+import millwheel as mw
+
+__all__ = ["BELL", "STREAMS", "WINDOW", "Event", "Numbered", "Passed", "Rung", "Total", "WindowCount", "faults"]
+
+WINDOW = 1_000_000
+"""Microseconds."""
+
+BELL = 5
+"""Each so manieth record of a key has a bell rung."""
+
+BELL_DELAY = 400_000
+"""Microseconds from such a record to the bell."""
+
+
+class Event(msgspec.Struct, array_like=True, frozen=True):
+    """What is injected: record ``position`` of ``source``."""
+
+    key: str
+    group: str
+    source: str
+    position: int
+
+
+class Numbered(msgspec.Struct, array_like=True, frozen=True):
+    """An event, and the how manieth it is of its key."""
+
+    key: str
+    number: int
+    group: str
+    source: str
+    position: int
+
+
+class WindowCount(msgspec.Struct, array_like=True, frozen=True):
+    """How many records of a key have times in the window that ends at ``end``; ``order``: of the key's windows."""
+
+    key: str
+    end: int
+    count: int
+    order: int
+
+
+class Rung(msgspec.Struct, array_like=True, frozen=True):
+    """The bell of a key's record ``number``: for when it was set, and what the clock was when it rang."""
+
+    key: str
+    number: int
+    due: int
+    now: int
+
+
+class Total(msgspec.Struct, array_like=True, frozen=True):
+    """An event, and the how manieth it is of its group."""
+
+    group: str
+    number: int
+    source: str
+    position: int
+
+
+class Passed(msgspec.Struct, array_like=True, frozen=True):
+    """An event that came through."""
+
+    group: str
+    source: str
+    position: int
+
+
+class Tally(msgspec.Struct):
+    """What a key has seen."""
+
+    records: int = 0
+    windows: dict[int, int] = {}
+    closed: int = 0
+
+
+class Numberer(mw.Computation[Event, Tally]):
+    """Numbers the records of each key; counts them by window; rings bells."""
+
+    def process_record(self, ctx: mw.Context[Tally], record: mw.Record[Event]) -> None:
+        """One record, one number."""
+        tally, event = ctx.state, record.value
+        tally.records += 1
+        end = record.timestamp - record.timestamp % WINDOW + WINDOW
+        if end not in tally.windows:
+            ctx.set_timer(mw.Timestamp(end), str(end))
+        tally.windows[end] = tally.windows.get(end, 0) + 1
+        if tally.records % BELL == 0:
+            ctx.set_timer(mw.Timestamp(ctx.now + BELL_DELAY), f"bell {tally.records}", wall=True)
+        ctx.produce("numbered", Numbered(event.key, tally.records, event.group, event.source, event.position))
+
+    def process_timer(self, ctx: mw.Context[Tally], timer: mw.Timer) -> None:
+        """A window is complete, or a bell is due."""
+        if timer.wall:
+            number = int(timer.tag.removeprefix("bell "))
+            ctx.produce("rung", Rung(ctx.key, number, timer.timestamp, ctx.now))
+            return
+        tally, end = ctx.state, int(timer.tag)
+        tally.closed += 1
+        ctx.produce("windows", WindowCount(ctx.key, end, tally.windows.pop(end), tally.closed))
+
+
+class Adder(mw.Computation[Numbered, int]):
+    """Numbers what came of the events, by group."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Numbered]) -> None:
+        """One more."""
+        ctx.state += 1
+        value = record.value
+        ctx.produce("totals", Total(value.group, ctx.state, value.source, value.position))
+
+
+class Passer(mw.Computation[Numbered, None]):
+    """Passes on, with weak productions."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Numbered]) -> None:
+        """Nothing of it depends on anything else."""
+        value = record.value
+        ctx.produce("passed", Passed(value.group, value.source, value.position))
+
+
+STREAMS: dict[str, type[msgspec.Struct]] = {
+    "numbered": Numbered,
+    "windows": WindowCount,
+    "rung": Rung,
+    "totals": Total,
+    "passed": Passed,
+}
+"""What is subscribed to."""
+
+faults = mw.Topology("faults")
+faults.source("events", Event)
+faults.add(
+    Numberer,
+    inputs={"events": mw.key("key")},
+    outputs={"numbered": Numbered, "windows": WindowCount, "rung": Rung},
+)
+faults.add(Adder, inputs={"numbered": mw.key("group")}, outputs={"totals": Total})
+faults.add(Passer, inputs={"numbered": mw.key("group")}, outputs={"passed": Passed}, strong=False)

@@ -1,0 +1,144 @@
+"""How long it took until all was as before a fault, told from the history. Pure.
+
+The delay of a record is from when it was sent to when all that two stages made of it was received; that of a window,
+from when its last source had promised that nothing older comes. Both are back to normal after the last one that took
+more than twice as long as nine in ten did just before the fault, and more than a second.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from tests.faults.history import Advanced, Event, Mended, Received, Sent, Struck
+
+__all__ = ["Delays", "Recovery", "recoveries", "table"]
+
+_BEFORE: Final = 5_000_000
+_LEAST: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Seconds: the ordinary delay before the fault (nine in ten), the longest after it, and from the fault until all
+    was back to normal."""
+
+    normal: float
+    longest: float
+    back: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """``lasted``: seconds until we mended it; ``silent``: the longest time without a result."""
+
+    fault: str
+    told: str
+    lasted: float
+    silent: float
+    records: Delays
+    windows: Delays
+    recovered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    at: int
+    delay: int
+
+
+class _Arrivals:
+    """What came when, how late."""
+
+    def __init__(self) -> None:
+        self.records: list[_Arrival] = []
+        self.windows: list[_Arrival] = []
+        self._sent: dict[tuple[str, int], int] = {}
+        self._promised: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        """By source: watermarks, and when they were told."""
+
+    def take(self, event: Event) -> None:
+        match event:
+            case Sent():
+                self._sent.update(((event.source, event.first + n), event.at) for n in range(len(event.keys)))
+                self._promised[event.source]
+            case Advanced():
+                watermark = 1 << 62 if event.watermark is None else event.watermark
+                self._promised[event.source].append((watermark, event.at))
+            case Received(stream="totals" | "passed"):
+                known = [self._sent.get((value[-2], value[-1]), event.at) for value in event.values]
+                self.records += [_Arrival(event.at, event.at - sent) for sent in known]
+            case Received(stream="windows"):
+                due = [self._due(value[1], event.at) for value in event.values]
+                self.windows += [_Arrival(event.at, event.at - at) for at in due]
+
+    def _due(self, end: int, otherwise: int) -> int:
+        """When all sources had promised that nothing older than ``end`` comes."""
+        found = 0
+        for promised in self._promised.values():
+            at = bisect_left(promised, (end, 0))
+            found = max(found, promised[at][1] if at < len(promised) else otherwise)
+        return found
+
+
+def recoveries(events: Iterable[Event]) -> list[Recovery]:
+    """For each fault of a history, in their order."""
+    arrivals, struck = _Arrivals(), list[Struck]()
+    mended: dict[tuple[str, bool], int] = {}
+    for event in events:
+        arrivals.take(event)
+        if isinstance(event, Struck):
+            struck.append(event)
+        elif isinstance(event, Mended):
+            mended[event.fault, event.recovered] = event.at
+    found = []
+    for number, fault in enumerate(struck):
+        until = struck[number + 1].at if number + 1 < len(struck) else 1 << 62
+        found.append(
+            Recovery(
+                fault.fault,
+                fault.told,
+                (mended.get((fault.fault, False), fault.at) - fault.at) / 1e6,
+                _silent([one.at for one in arrivals.records], fault.at, until),
+                _delays(arrivals.records, fault.at, until),
+                _delays(arrivals.windows, fault.at, until),
+                (fault.fault, True) in mended,
+            )
+        )
+    return found
+
+
+def _delays(arrivals: Sequence[_Arrival], struck: int, until: int) -> Delays:
+    before = sorted(one.delay for one in arrivals if struck - _BEFORE <= one.at < struck)
+    normal = before[len(before) * 9 // 10] if before else 0
+    since = [one for one in arrivals if struck <= one.at < until]
+    slow = [one.at for one in since if one.delay > max(_LEAST, 2 * normal)]
+    longest = max((one.delay for one in since), default=0)
+    return Delays(normal / 1e6, longest / 1e6, (max(slow) - struck) / 1e6 if slow else 0.0)
+
+
+def _silent(moments: Sequence[int], struck: int, until: int) -> float:
+    """Seconds from one result to the next, at most, from the last before the fault on."""
+    first = max(0, bisect_left(moments, struck) - 1)
+    seen = [at for at in moments[first:] if at < until]
+    return max((b - a for a, b in pairwise(seen)), default=0) / 1e6
+
+
+def table(found: Sequence[Recovery]) -> list[str]:
+    """For people, in seconds."""
+    head = f"{'':42}{'':>8}{'longest':>9}  {'records: delay':>20}{'back':>7}  {'windows: delay':>20}{'back':>7}"
+    lines = [
+        head,
+        f"{'fault':42}{'lasted':>8}{'silence':>9}  {'usual':>10}{'longest':>10}{'after':>7}  "
+        f"{'usual':>10}{'longest':>10}{'after':>7}",
+    ]
+    for one in found:
+        line = f"{one.fault:42}{one.lasted:8.1f}{one.silent:9.1f}"
+        for delays in (one.records, one.windows):
+            line += f"  {delays.normal:10.2f}{delays.longest:10.1f}{delays.back:7.1f}"
+        lines.append(line + ("" if one.recovered else "  NOT BACK TO NORMAL"))
+    return lines

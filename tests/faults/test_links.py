@@ -1,0 +1,72 @@
+"""A link can be cut and slowed for one process alone; what was under way on it comes later, whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from deploy.local.child import free_ports
+from tests.faults.links import Links, through
+
+
+@asynccontextmanager
+async def echoed(name: str) -> AsyncIterator[tuple[Links, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection, through links, to a server that says everything again; this process is called ``name``."""
+    (port,) = free_ports(1, "0.0.0.0")
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1_000):
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", port)
+    async with Links(lambda: {name: os.getpid()}) as links:
+        await links.serve("echo", f"127.0.0.1:{port}")
+        reader, writer = await asyncio.open_connection(through("127.0.0.1"), port)
+        try:
+            yield links, reader, writer
+        finally:
+            writer.close()
+            server.close()
+
+
+async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: bytes, within: float) -> bytes:
+    writer.write(text)
+    try:
+        return await asyncio.wait_for(reader.readexactly(len(text)), within)
+    except TimeoutError:
+        return b""
+
+
+async def test_a_link_that_is_cut_keeps_what_it_was_given_until_it_is_mended() -> None:
+    async with echoed("worker 1") as (links, reader, writer):
+        assert await said(reader, writer, b"one", 2.0) == b"one"
+        links.cut("worker 1", "echo")
+        assert await said(reader, writer, b"two", 0.2) == b""
+        links.mend()
+        assert await asyncio.wait_for(reader.readexactly(3), 2.0) == b"two"
+
+
+async def test_the_links_of_another_process_are_not_concerned() -> None:
+    async with echoed("worker 1") as (links, reader, writer):
+        links.cut("worker 2", "echo")
+        links.cut("worker 1", "etcd *")
+        assert await said(reader, writer, b"one", 2.0) == b"one"
+
+
+async def test_a_slow_link_takes_longer() -> None:
+    async with echoed("worker 1") as (links, reader, writer):
+        loop = asyncio.get_running_loop()
+        links.slow("worker *", "echo", 0.1)
+        began = loop.time()
+        assert await said(reader, writer, b"one", 2.0) == b"one"
+        assert loop.time() - began >= 0.2
+
+
+async def test_the_end_of_one_side_is_told_to_the_other() -> None:
+    async with echoed("worker 1") as (_, reader, writer):
+        assert await said(reader, writer, b"one", 2.0) == b"one"
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), 2.0) == b""
