@@ -78,6 +78,10 @@ SEEDS ?= 300
 simulate: install ## Simulate the whole cluster from seeds; show the history of one that fails (SEEDS=300 SEED=1)
 	@$(RUN) python -m simulation --seeds $(SEEDS) --seed $(SEED) $(ARGS)
 
+.PHONY: test-mutations
+test-mutations: install ## Take each protecting mechanism out; show which seed or test misses it (ARGS="no-fence")
+	@$(RUN) python -m simulation.mutations $(ARGS)
+
 # The stages of `make lint`, in order; the first that fails ends it.
 .PHONY: lint
 lint: install ## Style, formatting, types, import rules, fresh stubs

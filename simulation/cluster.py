@@ -20,7 +20,8 @@ from millwheel.cli.daemons.worker import WORKER
 from millwheel.config import AuthoritySection, ClusterSection, MasterSection, Settings, WorkerSection
 from millwheel.worker.interval import Settings as CoreSettings
 from millwheel.worker.log import LogConfig, LogSettings
-from millwheel.worker.messages import SenderWatermarks
+from millwheel.worker.messages import Send, SenderWatermarks
+from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.worker import Worker
 from simulation.process import PROCESS, Process
 from simulation.serving import SimulatedServer
@@ -61,6 +62,12 @@ def tuned(world: World) -> Iterator[None]:
             for hear in world.broadcasts:
                 hear(watermarks.values)
             super()._tell(watermarks)
+
+        def send(self, host: CoreHost, send: Send) -> None:
+            """See :class:`Worker`."""
+            for see in world.deliveries:
+                see(send.delivery)
+            super().send(host, send)
 
     with (
         patch("millwheel.cli.daemons.worker.CoreSettings", lambda **_: core),

@@ -21,6 +21,7 @@ from simulation.cluster import start_cluster, tuned
 from simulation.faults import Faults
 from simulation.history import EXPECTED
 from simulation.loop import SimulatedLoop, StuckError
+from simulation.owners import OwnerChecks
 from simulation.plan import plan_for
 from simulation.process import Process
 from simulation.reshaping import reshape
@@ -73,6 +74,7 @@ def _run(world: World, arrange: Callable[[World], None] | None) -> None:
     asyncio.set_event_loop(world.loop)
     progress = Progress()
     checks = Checks(world, progress)
+    OwnerChecks(world)
     world.store.watch = checks
     world.loop.set_exception_handler(lambda _, context: _unhandled(world, context))
     try:

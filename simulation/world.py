@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from millwheel.coordination.contract import Change
+from millwheel.worker.messages import Delivery
 from millwheel.worker.shell.worker import Worker
 from simulation.coordinator import SimulatedCoordinator
 from simulation.history import History
@@ -39,6 +40,8 @@ class World:
         self.changes: list[Callable[[tuple[Change, ...]], None]] = []
         self.broadcasts: list[Callable[[Mapping[str, int]], None]] = []
         """Told of the watermarks that a worker hears, by sending computation."""
+        self.deliveries: list[Callable[[Delivery], None]] = []
+        """Told of what intervals send."""
         self.store = SimulatedStore(self.network, Random(f"store {plan.seed}"), self.watch)
         self.coordinator = SimulatedCoordinator(self.network, Random(f"coordinator {plan.seed}"), self._changed)
         self.processes: dict[str, Process] = {}
