@@ -54,8 +54,11 @@ class Connection:
 
     def send(self, side: int, message: tuple[Any, ...]) -> None:
         """Side ``side`` sends a message to the other."""
-        if not self.alive:
-            return
+        if self.alive:
+            self._network.tap(self, side, message)
+            self._pass(side, message)
+
+    def _pass(self, side: int, message: tuple[Any, ...]) -> None:
         sender, receiver = self.sides[side], self.sides[1 - side]
         if self._waiting[side] or self._network.is_cut(sender.name, receiver.name):
             self._waiting[side].append(message)
@@ -76,8 +79,8 @@ class Connection:
             sender, receiver = self.sides[side], self.sides[1 - side]
             if self._waiting[side] and not self._network.is_cut(sender.name, receiver.name):
                 messages, self._waiting[side] = self._waiting[side], []
-                for message in messages:
-                    self.send(side, message)
+                for message in messages if self.alive else ():
+                    self._pass(side, message)
 
     def breaks(self) -> None:
         """The connection breaks now; the sides learn of it soon. What is on its way is lost."""
@@ -101,6 +104,8 @@ class Network:
         self.connections: dict[Connection, None] = {}
         self.listeners: dict[str, Listener] = {}
         """By address."""
+        self.tap: Callable[[Connection, int, tuple[Any, ...]], object] = lambda connection, side, message: None
+        """Told of each message when it sets out: its connection, the sender's side, and what is said."""
         self.slow: dict[str, float] = {}
         """Seconds that are added to what a host sends and receives."""
         self._cuts: set[tuple[str, str]] = set()

@@ -15,7 +15,7 @@ from millwheel.core.time import seconds
 from millwheel.sdk.package import CodePackage
 from simulation.clocks import BEGINNING
 
-__all__ = ["Input", "Plan", "Reader", "package_of", "plan_for"]
+__all__ = ["FIRST", "Input", "Plan", "Reader", "package_of", "packed", "plan_for"]
 
 FIRST: Final = int(BEGINNING) * 1_000_000
 """The first event time, in microseconds."""
@@ -195,10 +195,14 @@ def _choose_inputs(plan: Plan, chance: Random) -> None:
 
 def package_of(plan: Plan) -> CodePackage:
     """The plan's topology as a code package, as users send it."""
-    name = f"simulated_{plan.seed & ((1 << 64) - 1):x}"
     source = f"from simulation.blocks import assemble\n\ntopology = assemble({plan.text()!r})\n"
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
+    return packed(f"simulated_{plan.seed & ((1 << 64) - 1):x}", source)
+
+
+def packed(name: str, source: str) -> CodePackage:
+    """A code package of one module with a ``topology``."""
+    archived = io.BytesIO()
+    with zipfile.ZipFile(archived, "w") as archive:
         archive.writestr(zipfile.ZipInfo(f"{name}.py", (1980, 1, 1, 0, 0, 0)), source)
-    data = packed.getvalue()
+    data = archived.getvalue()
     return CodePackage(data, hashlib.sha256(data).hexdigest(), f"{name}:topology")

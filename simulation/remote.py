@@ -40,6 +40,8 @@ class Remote:
     ) -> None:
         self.name = name
         self.weather = Weather()
+        self.held: dict[str, list[Callable[[], object]]] = {}
+        """By process whose requests are held up on their way: those that are."""
         self._network = network
         self._chance = chance
         self._unavailable = unavailable
@@ -61,14 +63,25 @@ class Remote:
             # Done at once, later, or never.
             fate = self._chance.random()
             delay = delay if fate < 0.4 else -1.0 if fate > 0.75 else self._chance.random() * weather.latest
-        if delay >= 0:
-            arguments = (process, work, answer if told else None)
+        arguments = (process, work, answer if told else None)
+        if process.name in self.held:
+            self.held[process.name].append(lambda: self._serve(*arguments))
+        elif delay >= 0:
             loop.call_later(delay, self._serve, *arguments, context=self._network.context)
         try:
             result: Answer = await answer
             return result
         finally:
             timer.cancel()
+
+    def hold(self, name: str) -> None:
+        """From now on, what process ``name`` asks for is on its way until it is released, whatever becomes of it."""
+        self.held[name] = []
+
+    def release(self, name: str) -> None:
+        """What was held up arrives now."""
+        for serve in self.held.pop(name):
+            self._network.loop.call_soon(serve, context=self._network.context)
 
     def _serve(self, process: Process, work: Callable[[], Any], answer: Any) -> None:
         result, error = None, None

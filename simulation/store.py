@@ -11,6 +11,7 @@ from millwheel.store.contract import (
     Append,
     JournalHead,
     PartId,
+    SequencerRefusedError,
     StateRow,
     StoreError,
     StoreUnavailableError,
@@ -29,8 +30,20 @@ class StoreWatch:
     def fenced(self, who: str, journal: str, sequencer: int) -> None:
         """A journal was fenced."""
 
+    def unfenced(self, who: str, journal: str, sequencer: int, error: SequencerRefusedError) -> None:
+        """A journal was not fenced: it is held by a newer owner, or sealed."""
+
+    def sealed(self, who: str, journal: str) -> None:
+        """A journal was ended."""
+
+    def asked(self, who: str, journal: str, append: Append) -> None:
+        """An append sets out for the store."""
+
     def appended(self, who: str, journal: str, append: Append) -> None:
         """An entry was appended."""
+
+    def refused(self, who: str, journal: str, append: Append, error: SequencerRefusedError) -> None:
+        """An entry was not appended: the journal is another's, or has it already."""
 
     def misused(self, who: str, error: Exception) -> None:
         """A call that no process may make."""
@@ -68,13 +81,22 @@ class SimulatedStore:
         await self._ask(lambda: self.inner.create_journal(journal, commit))
 
     async def fence(self, journal: str, sequencer: int) -> JournalHead:
-        head: JournalHead = await self._ask(
-            lambda: self.inner.fence(journal, sequencer), lambda who: self.watch.fenced(who, journal, sequencer)
-        )
+        who = str(PROCESS.get())
+
+        async def attempt() -> JournalHead:
+            try:
+                return await self.inner.fence(journal, sequencer)
+            except SequencerRefusedError as error:
+                self.watch.unfenced(who, journal, sequencer, error)
+                raise
+
+        head: JournalHead = await self._ask(attempt, lambda _: self.watch.fenced(who, journal, sequencer))
         return head
 
     async def seal(self, journal: str, sequencer: int) -> JournalHead:
-        head: JournalHead = await self._ask(lambda: self.inner.seal(journal, sequencer))
+        head: JournalHead = await self._ask(
+            lambda: self.inner.seal(journal, sequencer), lambda who: self.watch.sealed(who, journal)
+        )
         return head
 
     async def read_head(self, journal: str) -> JournalHead:
@@ -82,9 +104,17 @@ class SimulatedStore:
         return head
 
     async def append(self, journal: str, append: Append) -> None:
-        await self._ask(
-            lambda: self.inner.append(journal, append), lambda who: self.watch.appended(who, journal, append)
-        )
+        who = str(PROCESS.get())
+
+        async def attempt() -> None:
+            try:
+                await self.inner.append(journal, append)
+            except SequencerRefusedError as error:
+                self.watch.refused(who, journal, append, error)
+                raise
+
+        self.watch.asked(who, journal, append)
+        await self._ask(attempt, lambda _: self.watch.appended(who, journal, append))
 
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
         found: list[bytes] = await self._ask(lambda: self.inner.read_entries(journal, first, last))

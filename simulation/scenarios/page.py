@@ -1,0 +1,62 @@
+"""How a scenario stands in its file, and how a file is compared with what happens now."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Page", "differences"]
+
+_WIDTH: Final = 110
+_TOLERANCE: Final = 0.5
+"""Seconds by which an event may come sooner or later than it is written: what takes how long is not the story."""
+_TIMED: Final = re.compile(r"^( *)(-?\d+\.\d) s( .*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a scenario's file says before the events."""
+
+    title: str
+    text: str
+    guarantees: str
+    paper: str
+    topology: str
+
+    def write(self, lines: list[tuple[float, str, str]]) -> str:
+        """The file's content."""
+        head = [self.title, "=" * len(self.title), ""]
+        for paragraph in textwrap.dedent(self.text).strip().split("\n\n"):
+            head += [*textwrap.wrap(" ".join(paragraph.split()), _WIDTH), ""]
+        head += [f"Guarantees: {self.guarantees}", f"Paper:      {self.paper}", f"Topology:   {self.topology}", ""]
+        width = max((len(who) for _, who, _ in lines), default=0)
+        body = []
+        for at, who, text in lines:
+            if who:
+                start = f"{at:7.1f} s  {who:{width}}  "
+                body += textwrap.wrap(text, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
+            else:
+                body += ["", *textwrap.wrap(text, _WIDTH, initial_indent="* ", subsequent_indent="  ")]
+        return "\n".join([*head, *body]).rstrip() + "\n"
+
+
+def differences(written: str, now: str) -> list[str]:
+    """Lines that are not the same, as "- written" and "+ now"; times may differ a little."""
+    olds, news = written.splitlines(), now.splitlines()
+    found = []
+    for index in range(max(len(olds), len(news))):
+        old = olds[index] if index < len(olds) else None
+        new = news[index] if index < len(news) else None
+        if old is None or new is None or not _alike(old, new):
+            found += [f"- {line}" for line in (old,) if line is not None]
+            found += [f"+ {line}" for line in (new,) if line is not None]
+    return found
+
+
+def _alike(old: str, new: str) -> bool:
+    one, other = _TIMED.match(old), _TIMED.match(new)
+    if one is None or other is None:
+        return old == new
+    return one[3] == other[3] and abs(float(one[2]) - float(other[2])) <= _TOLERANCE

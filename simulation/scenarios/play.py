@@ -1,0 +1,105 @@
+"""Playing a scenario, in a process of its own: what its file should say, and what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from simulation.calls import channel_of
+from simulation.clocks import replaced
+from simulation.cluster import start_cluster, tuned
+from simulation.history import EXPECTED
+from simulation.loop import SimulatedLoop
+from simulation.plan import Plan
+from simulation.scenarios.page import Page
+from simulation.scenarios.scenario import Scenario
+from simulation.scenarios.stage import Even, Stage
+from simulation.world import World
+
+__all__ = ["Played", "play_all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of a scenario. ``problems``: guarantees that did not hold, or a script that did not come to its end."""
+
+    name: str
+    text: str
+    problems: list[str]
+    history: str
+
+
+def play_all(scenarios: Iterable[Scenario], directory: Path) -> Iterator[Played]:
+    """Play scenarios one after the other, each in a fork: nothing is shared, and nothing is left."""
+    for scenario in scenarios:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        come, go = os.pipe()
+        number = os.fork()
+        if not number:
+            try:
+                os.close(come)
+                with os.fdopen(go, "wb") as pipe:
+                    pipe.write(pickle.dumps(_play(scenario, directory)))
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(0)
+        os.close(go)
+        with os.fdopen(come, "rb") as answer:
+            content = answer.read()
+        os.waitpid(number, 0)
+        if not content:
+            raise RuntimeError(f"the scenario {scenario.name} died")
+        yield pickle.loads(content)
+
+
+def _play(scenario: Scenario, directory: Path) -> Played:
+    gc.disable()
+    loop = SimulatedLoop(Even(0))
+    plan = Plan(0, nodes=[], span=10.0)
+    for where, bounds in scenario.tuning.items():
+        plan.tuning[where].update(bounds)
+    world = World(plan, loop, directory)
+    for remote in (world.store.remote, world.coordinator.remote):
+        remote._chance = Even(0)
+    world.network.chance = Even(0)
+    stage = Stage(world, scenario.nodes, scenario.shows)
+    with ExitStack() as stack:
+        stack.enter_context(replaced(loop, 0))
+        stack.enter_context(world.history.listening())
+        opened = patch("grpc.aio.insecure_channel", lambda address, options=None: channel_of(world.network, address))
+        stack.enter_context(opened)
+        stack.enter_context(tuned(world))
+        asyncio.set_event_loop(loop)
+        loop.set_exception_handler(lambda _, context: _unhandled(world, context))
+        try:
+            loop.run_until_complete(loop.create_task(_perform(scenario, stage, world)))
+        except Exception as error:
+            world.violated(f"the script ended by {type(error).__name__}: {error}")
+    problems = [*world.violations, *world.history.faults]
+    page = Page(scenario.title, scenario.text, scenario.guarantees, scenario.paper, scenario.topology)
+    return Played(scenario.name, page.write(stage.lines), problems, world.history.text())
+
+
+async def _perform(scenario: Scenario, stage: Stage, world: World) -> None:
+    start_cluster(world)
+    await stage.prepare(scenario.places, scenario.cuts)
+    await scenario.script(stage)
+    stage.close()
+
+
+def _unhandled(world: World, context: dict[str, object]) -> None:
+    error = context.get("exception")
+    if not isinstance(error, EXPECTED):
+        world.violated(f"nobody took {type(error).__name__}: {error} ({context.get('message')})")

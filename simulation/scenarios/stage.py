@@ -1,0 +1,333 @@
+"""Where scenarios play: a simulated cluster on which nothing happens by chance, and what scripts do to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from random import Random
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import BatchOf, Injector
+from millwheel.client.subscription import Subscription
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1 import interval_pb2
+from simulation.cluster import MASTERS
+from simulation.process import Process
+from simulation.scenarios.players import Fruit, Node, assemble, package, stamp
+from simulation.scenarios.telling import Event, Telling, person
+from simulation.scenarios.wire import Wire
+from simulation.world import Main, World
+
+__all__ = ["Even", "Reader", "Stage"]
+
+_ADDRESS: Final = ",".join(f"{name}:1" for name in MASTERS)
+_REPEATED: Final = frozenset({"deliver", "untaken", "refused"})
+"""Events that are told once: they come again until they have the effect that is wanted."""
+_PATIENCE: Final = 90.0
+"""Virtual seconds for which something is waited for."""
+
+Result = TypeVar("Result")
+
+
+class Even(Random):
+    """No chance: everything takes its middle, and comes in its turn."""
+
+    def random(self) -> float:
+        """Neither this nor that."""
+        return 0.5
+
+    def shuffle(self, x: Any) -> None:
+        """As it is."""
+
+    def choice(self, seq: Any) -> Any:
+        """The first."""
+        return seq[0]
+
+
+class Stage:
+    """One performance. ``lines``: what there is to be read, (virtual seconds, who, text); the script's have no who."""
+
+    def __init__(self, world: World, nodes: Sequence[Node], shows: Mapping[str, str]) -> None:
+        """``shows``: by subject (an interval, a stream; "" for any), the kinds of events that belong to the story."""
+        self.world = world
+        self.lines: list[tuple[float, str, str]] = []
+        self.telling = Telling(world, self._hear)
+        self._text = msgspec.json.encode(nodes).decode()
+        self._shows = {subject: frozenset(kinds.split()) for subject, kinds in shows.items()}
+        self._began: float | None = None
+        self._events: list[Event] = []
+        self._passed = 0
+        self._news = asyncio.Event()
+        self._tried: set[tuple[str, str]] = set()
+        self._received: dict[str, list[str]] = {}
+        self._control: ControlClient | None = None
+        world.network.tap = Wire(self.telling)
+
+    # Before the curtain.
+
+    async def prepare(self, places: Mapping[str, str], cuts: Mapping[str, str]) -> None:
+        """The cluster runs the topology, with its intervals where they belong: ``places`` gives them workers.
+
+        ``cuts``: where computations are split; both halves are at the same worker.
+        """
+        self.world.start("operator", _idle)
+        await self._as("operator", self._submit())
+        for name, worker in places.items():
+            if self.telling.owner(name) != worker:
+                await self.move(name, worker)
+                await self.until("fence", name)
+        for name, at in cuts.items():
+            interval, key = self._interval(name, b""), at.encode()
+            await self.ask(lambda control, interval=interval, key=key: control.split_interval(interval, key))  # type: ignore[misc]
+        await asyncio.sleep(3.0)
+        self.telling.begin_anew()
+        self._began, self._passed = self.world.loop.time(), len(self._events)
+
+    async def _submit(self) -> None:
+        code = package(self._text)
+        self._control = ControlClient(_ADDRESS, deadline=3.0, patience=20.0)
+        await self._control.__aenter__()
+        await asyncio.sleep(3.0)  # until all workers are there
+        await self._control.upload_package(code.digest, code.data)
+        await self._control.submit(assemble(self._text).to_spec(code.reference()), request_id="scenario")
+
+    def topology(self) -> Any:
+        """The topology, as a client has it."""
+        return assemble(self._text)
+
+    # What is to be read.
+
+    def _hear(self, event: Event) -> None:
+        self._events.append(event)
+        self._news.set()
+        kinds = self._shows.get(event.subject.partition("[")[0], frozenset()) | self._shows.get("", frozenset())
+        if self._began is None or event.kind not in kinds:
+            return
+        if event.kind in _REPEATED:
+            # How often something was tried in vain depends on how long it took.
+            before = (event.who, event.text) in self._tried
+            self._tried.add((event.who, event.text))
+            if before:
+                return
+        self.lines.append((event.at - self._began, event.who, event.text))
+
+    def act(self, text: str) -> None:
+        """The script says what it does."""
+        assert self._began is not None
+        self.world.history.note(f"* {text}")
+        self.lines.append((self.world.loop.time() - self._began, "", text))
+
+    async def until(self, kind: str, subject: str = "", containing: str = "", who: str = "") -> Event:
+        """Wait for an event, from the last one that was waited for on."""
+        deadline = self.world.loop.time() + _PATIENCE
+        while True:
+            while self._passed < len(self._events):
+                event = self._events[self._passed]
+                self._passed += 1
+                meant = event.kind == kind and subject in ("", event.subject) and who in ("", event.who)
+                if meant and containing in event.text:
+                    return event
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), deadline - self.world.loop.time())
+            except TimeoutError as error:
+                raise AssertionError(f"no {kind} of {subject or 'anything'} with {containing!r} comes") from error
+
+    # Accidents.
+
+    def pause(self, name: str) -> None:
+        """As SIGSTOP."""
+        self.act(f"{person(name)} is stopped (SIGSTOP)")
+        self.world.pause(name)
+
+    def resume(self, name: str) -> None:
+        """As SIGCONT."""
+        self.act(f"{person(name)} goes on (SIGCONT), and knows of nothing")
+        self.world.resume(name)
+
+    def kill(self, name: str) -> None:
+        """As SIGKILL."""
+        self.act(f"{person(name)} is killed (SIGKILL)")
+        self.world.kill(name)
+
+    def start(self, name: str) -> None:
+        """It is started again."""
+        self.act(f"{person(name)} is started again")
+        self.world.start(name)
+
+    def hold(self, service: str, name: str) -> None:
+        """What a process asks of the store or the coordinator stays on its way."""
+        self.act(f"from now on what {person(name)} asks of the {service} is held up on its way")
+        self._remote(service).hold(name)
+
+    def release(self, service: str, name: str) -> None:
+        """What was held up arrives."""
+        self.act(f"what {person(name)} had asked of the {service} arrives there now")
+        self._remote(service).release(name)
+
+    def _remote(self, service: str) -> Any:
+        return (self.world.store if service == "store" else self.world.coordinator).remote
+
+    def cut(self, sender: str, receiver: str) -> None:
+        """Nothing gets through, in that direction."""
+        self.act(f"nothing gets from {person(sender)} to {person(receiver)} any more")
+        self.world.network.cut(sender, receiver)
+
+    def heal(self) -> None:
+        """Everything gets through again."""
+        self.act("the network is whole again")
+        self.world.network.heal()
+
+    # People.
+
+    async def _as(self, name: str, work: Coroutine[Any, Any, Result]) -> Result:
+        """Have a client's process do something."""
+        result: Result = await self.world.processes[name].spawn(work)
+        return result
+
+    def _interval(self, computation: str, key: bytes) -> interval_pb2.IntervalName:
+        return interval_pb2.IntervalName(journal=self.telling.journal(computation, key))
+
+    async def ask(self, call: Callable[[ControlClient], Awaitable[Result]]) -> Result:
+        """The operator asks the master for something."""
+        assert self._control is not None
+        control = self._control
+
+        async def asked() -> Result:
+            return await call(control)
+
+        return await self._as("operator", asked())
+
+    async def move(self, computation: str, worker: str, key: bytes = b"", request: str = "") -> None:
+        """The operator has an interval moved."""
+        if self._began is not None:
+            self.act(f"the operator asks for {computation} to be moved to {person(worker)}")
+        name = self._interval(computation, key)
+        await self.ask(lambda control: control.move_interval(name, f"{worker}.0", request))
+
+    async def split(self, computation: str, at: str, worker: str) -> None:
+        """The operator has an interval split; ``worker`` is to have the upper half."""
+        self.act(f"the operator asks for {computation} to be split at {at!r}, the upper half for {person(worker)}")
+        name = self._interval(computation, at.encode())
+        await self.ask(lambda control: control.split_interval(name, at.encode(), f"{worker}.0"))
+
+    async def merge(self, computation: str, worker: str) -> None:
+        """The operator has a computation's first interval merged with the next."""
+        self.act(f"the operator asks for the two intervals of {computation} to be merged, for {person(worker)}")
+        name = self._interval(computation, b"")
+        await self.ask(lambda control: control.merge_intervals(name, f"{worker}.0"))
+
+    async def reader(self, name: str, stream: str) -> Reader:
+        """An injector process, opened."""
+        self.world.start(name, _idle)
+        reader = Reader(self, name, stream)
+        await reader.open()
+        return reader
+
+    def subscriber(self, name: str, stream: str, seconds: float = 0.0) -> None:
+        """Somebody who reads a stream under a durable cursor, and ACKs each batch after some seconds."""
+        self.world.start(name, _subscriber(self, stream, seconds))
+
+    def received(self, stream: str, text: str, offset: int) -> None:
+        """A subscriber has read a record."""
+        self._received.setdefault(stream, []).append(text)
+        self.telling.tell("out", stream, f"reads {text} of {stream}, at offset {offset}")
+
+    def close(self) -> None:
+        """What came out, at the end."""
+        for stream, texts in self._received.items():
+            self.lines.append((0.0, "", f"in the end, what was read of {stream}: {', '.join(texts)}"))
+
+
+async def _idle(world: World, process: Process) -> None:
+    await asyncio.Event().wait()
+
+
+def _subscriber(stage: Stage, stream: str, seconds: float) -> Main:
+    async def main(world: World, process: Process) -> None:
+        while True:
+            try:
+                async with Subscription(stream, cursor="reader", record_type=Fruit, address=_ADDRESS) as subscription:
+                    async for batch in subscription:
+                        for offset, _, fruit in batch:
+                            stage.received(stream, str(fruit), offset)
+                        await asyncio.sleep(seconds)
+                        await subscription.ack(batch.next_offset)
+                        await subscription.flush()
+                        stage.telling.tell("read", stream, f"has ACKed {stream} up to offset {batch.next_offset - 1}")
+            except (RequestError, TimeoutError):
+                await asyncio.sleep(0.5)
+
+    return main
+
+
+class Reader:
+    """An injector process of a scenario."""
+
+    def __init__(self, stage: Stage, name: str, stream: str) -> None:
+        self._stage = stage
+        self._name = name
+        self._stream = stream
+        self._injector: Injector | None = None
+
+    async def open(self) -> None:
+        """It makes itself known; again after it was killed."""
+        stage, injector = (
+            self._stage,
+            Injector(_ADDRESS, self._stream, process=self._name, topology=self._stage.topology()),
+        )
+        self._injector = injector
+        await stage._as(self._name, injector.open())
+
+    async def do(self, call: Callable[[Injector], Awaitable[Result]]) -> Result:
+        """Have the process call its injector."""
+        assert self._injector is not None
+        injector = self._injector
+
+        async def called() -> Result:
+            return await call(injector)
+
+        return await self._stage._as(self._name, called())
+
+    async def send(self, name: str, t: float, what: str = "", *, position: int | None = None) -> None:
+        """Inject a fruit."""
+
+        async def sent(injector: Injector) -> None:
+            where = "" if position is None else f", position {position} of its source"
+            self._stage.telling.tell("inject", self._stream, f"injects {what or name} (t={t:g}{where})")
+            await injector.send(Fruit(name, what), timestamp=stamp(t), position=position)
+
+        await self.do(sent)
+
+    async def batch(self, query: str, batch: int, fruits: Sequence[tuple[str, float]]) -> None:
+        """Inject fruits as a batch of a query, known by the names that they have within it; waits for the ACKs."""
+
+        async def sent(injector: Injector) -> None:
+            names = [what for what, _ in fruits]
+            text = f"sends batch {batch} of {query}: {', '.join(names)}"
+            self._stage.telling.tell("inject", self._stream, text)
+            values = [Fruit(what.rpartition(" ")[2], what) for what in names]
+            stamps = [stamp(t) for _, t in fruits]
+            await injector.send_many(values, stamps, ids=names, batch=BatchOf(query, batch))
+            await injector.flush()
+            self._stage.telling.tell("flushed", self._stream, "has an ACK for everything")
+
+        await self.do(sent)
+
+    async def idle(self) -> None:
+        """It has nothing to send for now."""
+        self._stage.telling.tell("promise", self._stream, "has nothing to send for now: it is idle", self._name)
+        await self.do(lambda injector: injector.idle())
+
+    async def promise(self, t: float) -> None:
+        """It will send nothing older any more, late records aside."""
+        self._stage.telling.tell("promise", self._stream, f"promises: nothing before t={t:g} any more", self._name)
+        await self.do(lambda injector: injector.advance(stamp(t)))
+
+    async def flush(self) -> None:
+        """Wait until all is ACKed."""
+        await self.do(lambda injector: injector.flush())
+        self._stage.telling.tell("flushed", self._stream, "has an ACK for everything", self._name)

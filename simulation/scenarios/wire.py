@@ -1,0 +1,98 @@
+"""Deliveries and their answers, as they pass on the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.rpc.v1 import delivery_pb2 as delivery
+from millwheel.rpc.v1 import watermark_pb2 as watermark
+from simulation.network import Connection
+from simulation.scenarios.players import FRUIT, told
+from simulation.scenarios.telling import Telling, person
+
+__all__ = ["Wire"]
+
+_DELIVER = "/millwheel.v1.DeliveryService/Deliver"
+_REPORT = "/millwheel.v1.WatermarkService/Report"
+
+_WHY = {
+    delivery.DELIVERY_OUTCOME_NOT_OWNER: "it does not own {journal}",
+    delivery.DELIVERY_OUTCOME_REFUSED_FULL: "{message}",
+    delivery.DELIVERY_OUTCOME_REFUSED_SEQUENCER: "the sender has a successor",
+    delivery.DELIVERY_OUTCOME_INVALID: "it is invalid",
+}
+
+
+class Wire:
+    """A tap of the network's; see :class:`simulation.network.Network`."""
+
+    def __init__(self, telling: Telling) -> None:
+        self._telling = telling
+        self._methods: dict[tuple[Connection, int], str] = {}
+        self._sent: dict[tuple[Connection, int, int], delivery.DeliverRequest] = {}
+        self._known: set[object] = set()
+        """The ids of all records that were ever delivered, by consumer."""
+
+    def __call__(self, connection: Connection, side: int, message: tuple[Any, ...]) -> None:
+        """A message sets out."""
+        if len(message) < 3:
+            return
+        number, kind, content = message[:3]
+        if kind == "start":
+            self._methods[connection, number] = content
+        elif kind == "message":
+            method = self._methods.get((connection, number))
+            if method == _DELIVER:
+                self._deliver(connection, number, side, content)
+            elif method == _REPORT and side == 1:
+                self._refused(connection, content)
+
+    def _deliver(self, connection: Connection, number: int, side: int, content: bytes) -> None:
+        client, server = connection.sides
+        if side == 0:
+            request = delivery.DeliverRequest.FromString(content)
+            self._sent[connection, number, request.token] = request
+            label = self._telling.label(request.journal)
+            ids = _ids(request)
+            again = " again, under the same id" if ids <= self._known else ""
+            self._known |= ids
+            text = f"sends {_records(request, range(len(request.keys)))} to {label} at {person(server)}{again}"
+            self._telling.tell("deliver", label, text, client)
+            return
+        response = delivery.DeliverResponse.FromString(content)
+        request = self._sent[connection, number, response.token]
+        label = self._telling.label(request.journal)
+        if response.outcome == delivery.DELIVERY_OUTCOME_ACKED:
+            done = [index for index in range(len(request.keys)) if index not in set(response.indexes)]
+            if done:
+                text = f"ACKs {_records(request, done)} of {label} to {person(client)}"
+                self._telling.tell("ack", label, text, server)
+            return
+        refused = response.indexes or range(len(request.keys))
+        why = _WHY[response.outcome].format(journal=label, message=response.message)
+        text = f"does not take {_records(request, refused)} for {label} from {person(client)}: {why}"
+        self._telling.tell("untaken", label, text, server)
+
+    def _refused(self, connection: Connection, content: bytes) -> None:
+        client, server = connection.sides
+        for one in watermark.ReportResponse.FromString(content).refused:
+            name = self._telling.name(one.computation)
+            number = self._telling.number(one.sequencer)
+            text = f"refuses {person(client)}'s report of t={told(one.watermark_us)} for {name}: {number} is an old one"
+            self._telling.tell("unheard", name, text, server)
+
+
+def _records(request: delivery.DeliverRequest, indexes: Any) -> str:
+    return ", ".join(str(FRUIT.decode(request.values[index])) for index in indexes)
+
+
+def _ids(request: delivery.DeliverRequest) -> set[object]:
+    kind = request.WhichOneof("ids")
+    if kind == "positions":
+        positions = request.positions
+        return {(request.consumer, positions.sequence, position) for position in positions.positions}
+    if kind == "opaque":
+        raw, of = request.opaque.ids, ""
+    else:
+        raw, of = request.batch.ids, f"{request.batch.query}/{request.batch.batch}"
+    return {(request.consumer, of, raw[start : start + 16]) for start in range(0, len(raw), 16)}
