@@ -34,7 +34,8 @@ class Services:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        ChildProcess.stop_all(list(self.processes.values()), patience=15.0)
+        # Not on the loop: they may want something of this process before they end.
+        await asyncio.to_thread(ChildProcess.stop_all, list(self.processes.values()), 15.0)
 
     async def _watch(self) -> None:
         ended: dict[str, float] = {}

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -19,10 +19,15 @@ from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
 
-__all__ = ["CursorStatus", "LogLink", "delete_cursor", "list_cursors"]
+__all__ = ["SILENCE", "CursorStatus", "LogLink", "delete_cursor", "list_cursors"]
 
 _PASSING: Final = RETRYABLE | {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED}
 """A call that was cancelled from the other side is that of a server which stops."""
+
+
+SILENCE: Final = 3.0
+"""Seconds without a response, after which the master is asked whether the log is still where the call goes: an owner
+that is paused, or cut off, hangs up on nobody, and another has the log long before gRPC finds out."""
 
 
 class LogLink:
@@ -35,6 +40,7 @@ class LogLink:
         self._backoff = Backoff()
         self.spec = specs.StreamSpec()
         self._incarnation = ""
+        self._address = ""
         self._channel: grpc.aio.Channel | None = None
         self._call: grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.SubscribeResponse] | None = None
 
@@ -84,7 +90,7 @@ class LogLink:
             if self._call is None:
                 await self._open(opening())
             assert self._call is not None
-            response = await self._call.read()
+            response = await self._response(self._call)
             if isinstance(response, wire.SubscribeResponse):
                 return response
             code = await self._call.code()
@@ -95,6 +101,32 @@ class LogLink:
             self._call = None
             raise
         raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} ended the call ({code})")
+
+    async def _response(self, call: grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.SubscribeResponse]) -> object:
+        """What the call reads next; RequestError (UNAVAILABLE) if the log has moved away meanwhile (7.1, figure 12)."""
+        reading: asyncio.Future[Any] = asyncio.ensure_future(call.read())
+        try:
+            while not (await asyncio.wait({reading}, timeout=SILENCE))[0]:
+                looking = asyncio.ensure_future(self._moved())
+                try:
+                    await asyncio.wait({reading, looking}, return_when=asyncio.FIRST_COMPLETED)
+                    if not reading.done() and looking.result():
+                        raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} has moved", "")
+                finally:
+                    looking.cancel()
+            return reading.result()
+        finally:
+            # Nobody asks how a call ends that is given up.
+            reading.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            reading.cancel()
+
+    async def _moved(self) -> bool:
+        """Whether somebody else owns the log by now; while nobody knows, nobody does."""
+        try:
+            place = await _place_of(self._control, self._stream)
+        except RequestError:
+            return False
+        return place.owner.address != self._address
 
     async def _open(self, requests: list[wire.SubscribeRequest]) -> None:
         place = await _place_of(self._control, self._stream)
@@ -107,7 +139,8 @@ class LogLink:
             )
         self._incarnation, self.spec = place.incarnation, place.stream
         await self._hang_up()
-        self._channel = open_channel(place.owner.address)
+        self._address = place.owner.address
+        self._channel = open_channel(self._address)
         self._call = SubscriptionServiceStub(self._channel).Subscribe()  # type: ignore[call-arg]  # the stubs know no call that is written to
         for request in requests:
             await self._call.write(request)

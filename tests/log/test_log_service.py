@@ -102,6 +102,25 @@ async def test_a_tail_goes_on_where_it_was_when_the_log_moves(cluster: Cluster) 
         assert offsets(await collected(tail, 2)) == [5, 6]
 
 
+async def test_g8_a_subscriber_leaves_an_owner_that_is_paused_once_another_has_the_log_7_1(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millwheel.client.log_link.SILENCE", 0.1)
+    await cluster.produce(named(0, 2))
+    async with Subscription(STREAM, cursor="c", address=cluster.address) as subscription:
+        batches = await collected(subscription, 2)
+        paused, owner = cluster.host, cluster.owner
+        assert paused is not None
+        assert owner is not None
+        await cluster.take(1)
+        await cluster.produce(named(2, 3))
+        async with asyncio.timeout(5):
+            batches += await collected(subscription, 3)
+        assert offsets(batches) == list(range(5))
+    await paused.close()
+    owner.service.dropped(STREAM)
+
+
 async def test_an_ack_that_a_broken_call_lost_is_said_again(cluster: Cluster) -> None:
     await cluster.produce(named(0, 3))
     async with Subscription(STREAM, cursor="c", address=cluster.address) as subscription:
