@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from time import monotonic_ns, perf_counter
+from time import monotonic_ns
 from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -27,7 +27,7 @@ from millwheel.authority.shares import Explanation, Refusal
 from millwheel.authority.writer import JournalWriter, read_core
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport
-from millwheel.store.contract import SequencerRefusedError, StateStore
+from millwheel.store.contract import Append, SequencerRefusedError, StateStore
 
 __all__ = ["AuthorityShell", "AuthorityStoppedError", "PercentileAnswer", "ShellSettings", "Wants"]
 
@@ -42,13 +42,16 @@ _LOOK_LAST: Final = 0.05
 class ShellSettings:
     """Seconds.
 
-    ``coalesce``: how far apart appends are at least, so that changes that come close together share one.
+    ``coalesce``: how far apart appends are at least, so that changes that come close together share one. ``rest``:
+    how many times as long as an append took nothing is appended after it, but what somebody waits for: where the
+    store is slow, watermarks must not be what keeps it busy.
     ``idle``: how long a change may wait that nobody waits for. ``verify``: how often a shard without changes
     makes sure that it was not deposed, for else those who listen to it would hear nothing for ever. ``ask``: how
     long members may take to tell what they have at work.
     """
 
     coalesce: float = 0.002
+    rest: float = 0.0
     idle: float = 0.1
     verify: float = 5.0
     ask: float = 1.0
@@ -116,6 +119,9 @@ class AuthorityShell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped: str | None = None
         self._not_before = 0.0
+        self._rest_until = 0.0
+        self._asked = asyncio.Event()
+        """Set while somebody waits for what no append holds yet."""
         self._ended = asyncio.Event()
         for computation, watermark in core.computations().items():
             metrics.show(computation, watermark)
@@ -265,6 +271,7 @@ class AuthorityShell:
         event(token)
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._answers[token] = answer
+        self._asked.set()
         self._changed()
         try:
             return await answer
@@ -294,12 +301,10 @@ class AuthorityShell:
                 if self._idle is not None:
                     self._idle.cancel()
                     self._idle = None
+                self._asked.clear()
                 append = self._core.next_append(even_if_empty=not woken)
                 if append is not None:
-                    self._not_before = asyncio.get_running_loop().time() + self._settings.coalesce
-                    began = perf_counter()
-                    await self._writer.append(append)
-                    self._metrics.append.observe(perf_counter() - began)
+                    await self._append(append)
                     self._perform(self._core.appended())
                 self._changed()
         except SequencerRefusedError as error:
@@ -307,6 +312,15 @@ class AuthorityShell:
         except Exception as error:
             log.exception("authority shard %s cannot go on", self.journal)
             self._stop(f"{type(error).__name__}: {error}")
+
+    async def _append(self, append: Append) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        await self._writer.append(append)
+        took = clock() - began
+        self._metrics.append.observe(took)
+        self._not_before = began + self._settings.coalesce
+        self._rest_until = clock() + self._settings.rest * took
 
     async def _woken(self) -> bool:
         """Wait for a change and, close after an append, for others; False if none came for long."""
@@ -316,6 +330,11 @@ class AuthorityShell:
         except TimeoutError:
             return False
         await asyncio.sleep(max(0.0, self._not_before - asyncio.get_running_loop().time()))
+        try:
+            async with asyncio.timeout_at(self._rest_until):
+                await self._asked.wait()
+        except TimeoutError:
+            """Nobody waited for an answer."""
         return True
 
     def _perform(self, effects: Effects) -> None:

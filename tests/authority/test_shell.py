@@ -110,6 +110,25 @@ async def test_changes_that_come_close_together_share_an_append_and_a_lone_one_d
     await shell.close()
 
 
+async def test_a_slow_store_is_left_alone_by_watermarks_but_not_by_who_waits_for_an_answer_7_2() -> None:
+    store = FaultyStore()
+    shell = await opened(store, settings=ShellSettings(coalesce=0.0, rest=1_000.0))
+    store.gate.clear()
+    asyncio.get_running_loop().call_later(0.05, store.gate.set)
+    await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    # The shard rests for 50 s now.
+    store.appends.clear()
+    await shell.report(said(10))
+    await asyncio.sleep(0.05)
+    assert store.appends == []
+    updates = shell.watch([COMPUTATION])
+    async with asyncio.timeout(1):
+        await shell.accept("other.2", ALL_KEYS, 2)
+        await reaches(updates, 10)
+    assert len(store.appends) == 1
+    await shell.close()
+
+
 async def test_g3_an_append_of_unknown_outcome_is_repeated_byte_for_byte_5() -> None:
     store = FaultyStore()
     shell = await opened(store)

@@ -20,6 +20,8 @@ _GRACE: Final = 10.0
 _COALESCE: Final = 0.01
 """Seconds from one append of a shard to its next, at least. Watermarks change all the time: to append as soon as the
 append before is done would have the store work more for them than for the records."""
+_REST: Final = 6.0
+"""How many times as long as an append took a shard leaves the store alone: at most a seventh of its time it appends."""
 
 
 @asynccontextmanager
@@ -30,7 +32,7 @@ async def _authority(daemon: Daemon) -> AsyncIterator[None]:
         backends.store,
         daemon.address,
         daemon.shards,
-        CandidateSettings(lease=settings.authority.lease_seconds, shell=ShellSettings(coalesce=_COALESCE)),
+        CandidateSettings(lease=settings.authority.lease_seconds, shell=ShellSettings(coalesce=_COALESCE, rest=_REST)),
     )
     daemon.registry.register(candidate.metrics)
     add_WatermarkServiceServicer_to_server(WatermarkServicer(candidate), daemon.server)
