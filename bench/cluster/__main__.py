@@ -62,6 +62,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
     parser.add_argument("--only", default="", help="measure only what has figures whose names begin so")
     parser.add_argument("--quick", action="store_true", help="little of everything, to see that it works")
+    help_sync = "when Cassandra syncs: every ten seconds, as it does unless told otherwise, or before each answer"
+    parser.add_argument("--commitlog", choices=("periodic", "batch"), default="periodic", help=help_sync)
     parser.add_argument("--interval", action="store_true", help="an interval with 1 GB of state, and nothing else")
     parser.add_argument("--out", type=Path, help="where the figures go")
     parser.add_argument("--place", type=Path, help="where data and logs stay; else they go")
@@ -91,11 +93,12 @@ async def _measured(told: argparse.Namespace) -> int:
     sizes = _QUICK if told.quick else _LARGE if told.interval else _WHOLE
     figures: list[Figure] = []
     try:
-        async with asyncio.timeout(_INTERVAL_PATIENCE if told.interval else _PATIENCE), components(place, say) as found:
-            if told.interval:
-                await _changing_hands(found, sizes, figures)
-            else:
-                await _all(found, sizes, told.only, figures)
+        async with asyncio.timeout(_INTERVAL_PATIENCE if told.interval else _PATIENCE):
+            async with components(place, told.commitlog, say) as found:
+                if told.interval:
+                    await _changing_hands(found, sizes, figures)
+                else:
+                    await _all(found, sizes, told.only, figures)
     finally:
         if told.place is None:
             shutil.rmtree(place.parent, ignore_errors=True)

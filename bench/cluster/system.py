@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from deploy.local.cassandra import CassandraCluster
+from deploy.local.cassandra_config import CommitLogSync
 from deploy.local.cluster import settings_of
 from deploy.local.daemons import Daemons
 from deploy.local.etcd import EtcdCluster
@@ -36,10 +37,10 @@ Say = Callable[[str], None]
 class Components:
     """Cassandra and etcd, with data and logs in ``place``."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, commitlog_sync: CommitLogSync) -> None:
         self.place = place
         self.etcd = EtcdCluster(place / "etcd")
-        self.cassandra = CassandraCluster(place / "cassandra")
+        self.cassandra = CassandraCluster(place / "cassandra", commitlog_sync=commitlog_sync)
 
     @property
     def store_settings(self) -> CassandraSettings:
@@ -58,9 +59,9 @@ class Components:
 
 
 @asynccontextmanager
-async def components(place: Path, say: Say) -> AsyncIterator[Components]:
+async def components(place: Path, commitlog_sync: CommitLogSync, say: Say) -> AsyncIterator[Components]:
     """Both, running; they end with the block, or with this process, however that ends."""
-    found = Components(place)
+    found = Components(place, commitlog_sync)
     say("starting Cassandra and etcd")
     async with found.etcd, found.cassandra:
         yield found
