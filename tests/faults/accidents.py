@@ -72,6 +72,8 @@ async def _who(cluster: Cluster, role: str) -> str:
             return await cluster.standby_master()
         case "authority":
             return await cluster.authority_of_shard(0)
+        case "numbering worker":
+            return await cluster.numbering_worker()
         case _:
             return await cluster.busiest_worker()
 
@@ -223,8 +225,8 @@ FAULTS: Final = (
     Fault("slow-worker-etcd", 8, _slow("etcd *", 0.1)),
     Fault("slow-worker-worker", 8, _slow("worker *", 0.1)),
     Fault("slow-worker-authority", 8, _slow("authority *", 0.1)),
-    Fault("clock-worker-ahead", 8, _stepped("worker", _AHEAD), clock=True),
-    Fault("clock-worker-behind", 8, _stepped("worker", -_AHEAD), clock=True),
+    Fault("clock-worker-ahead", 8, _stepped("numbering worker", _AHEAD), clock=True),
+    Fault("clock-worker-behind", 8, _stepped("numbering worker", -_AHEAD), clock=True),
     Fault("clock-master-ahead", 5, _stepped("leading master", _AHEAD), clock=True),
     Fault("clock-authority-behind", 5, _stepped("authority", -_AHEAD), clock=True),
 )

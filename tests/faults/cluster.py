@@ -97,6 +97,11 @@ class Cluster:
         owned = {name: found.count(name) for name in found if name}
         return max(owned, key=lambda name: owned[name]).replace("-", " ").removesuffix(".0")
 
+    async def numbering_worker(self) -> str:
+        """The name of a worker that sets the load's timers."""
+        found = await self.client.list_intervals("faults", "numberer")
+        return found[0].interval.owner.worker_id.replace("-", " ").removesuffix(".0")
+
     async def leading_member(self) -> int:
         """The number of etcd's leader."""
         async with asyncio.timeout(_PATIENCE):
