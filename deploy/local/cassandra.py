@@ -119,11 +119,12 @@ class CassandraCluster:
         authentication: bool = False,
         quick_start: bool = False,
         broadcast: Callable[[str], str] | None = None,
+        commitlog_mebibytes: int = 512,
     ) -> None:
         """``authentication``: passwords are asked for; the superuser is ``cassandra``, and so is its password.
 
-        ``commitlog_sync`` and ``quick_start``: see :class:`~deploy.local.cassandra_config.NodeConfig`. ``broadcast``:
-        where clients are told that the node at an address is, and somebody passes them on.
+        ``broadcast``: where clients are told that the node at an address is, and somebody passes them on. The others:
+        see :class:`~deploy.local.cassandra_config.NodeConfig`.
         """
         self.directory = directory.resolve()
         self.username, self.password = ("cassandra", "cassandra") if authentication else ("", "")
@@ -142,6 +143,7 @@ class CassandraCluster:
                     authentication,
                     quick_start,
                     "" if broadcast is None else broadcast(address),
+                    commitlog_mebibytes,
                 )
             )
             for number, address in enumerate(addresses, 1)

@@ -20,6 +20,7 @@ class NodeConfig:
     power cut or a SIGKILL. ``periodic`` syncs every ten seconds: a power cut of all replicas takes what came since.
     ``quick_start`` leaves out the optimizing compiler: ready in two thirds of the time, slower under load.
     ``broadcast``: where clients are told that it is, on the same port; empty: where it listens.
+    ``commitlog_mebibytes``: when its commit log is larger, it writes out what that is for.
     """
 
     folder: Path
@@ -32,6 +33,7 @@ class NodeConfig:
     authentication: bool
     quick_start: bool
     broadcast: str = ""
+    commitlog_mebibytes: int = 512
 
 
 def write_files(config: NodeConfig) -> None:
@@ -92,7 +94,7 @@ def _yaml(config: NodeConfig) -> dict[str, object]:
         "commitlog_segment_size": "32MiB",
         "memtable_heap_space": f"{config.heap_mebibytes // 4}MiB",
         "memtable_offheap_space": f"{config.heap_mebibytes // 4}MiB",
-        "commitlog_total_space": "512MiB",
+        "commitlog_total_space": f"{config.commitlog_mebibytes}MiB",
     }
     if config.broadcast:
         yaml["broadcast_rpc_address"] = config.broadcast

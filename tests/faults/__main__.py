@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,7 @@ from tests.faults.history import History, Mended, Struck
 from tests.faults.load import Load, wall_micros
 from tests.faults.recovery import Recovery, recoveries, table
 
-__all__ = ["main"]
+__all__ = ["BUILD", "ended", "failed", "main", "stoppable"]
 
 BUILD: Final = Path(__file__).parents[2] / "build"
 _PATIENCE: Final = 1_500.0
@@ -62,9 +63,18 @@ def main() -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: everything is stopped", file=sys.stderr)
         return 130
-    except (InstallError, RuntimeError, TimeoutError, MillwheelError, ExceptionGroup) as error:
-        print(f"FAILED: {error or 'it took too long'!r}; logs: {BUILD / 'faults'}", file=sys.stderr)
-        return 1
+    except Exception as error:
+        return failed(error, BUILD / "faults")
+
+
+def failed(error: BaseException, place: Path) -> int:
+    """Say what went wrong, a line for each cause; what nobody thought of comes with its traceback."""
+    if isinstance(error, BaseExceptionGroup):
+        return max(failed(one, place) for one in error.exceptions)
+    if not isinstance(error, (InstallError, RuntimeError, TimeoutError, MillwheelError)):
+        traceback.print_exception(error)
+    print(f"FAILED: {error or 'it took too long'!s}; logs: {place}", file=sys.stderr)
+    return 1
 
 
 async def stoppable(work: Coroutine[Any, Any, int]) -> int:
@@ -90,15 +100,22 @@ async def _run(told: argparse.Namespace, chosen: Sequence[Fault]) -> int:
                 loading = group.create_task(load.run())
                 await _befall(found, load, written, chosen, missed)
                 say("no more records: waiting for the ends of the streams")
-                load.stop()
-                async with asyncio.timeout(_END):
-                    await asyncio.wait([loading])
+                await ended(load, loading, missed)
             say(f"sent {load.sent.total():,} records; received {dict(load.received)}")
     finally:
         written.close()
     code = _report(recorded, missed)
     say(f"{len(chosen)} faults in {time.monotonic() - began:.0f} s")
     return code
+
+
+async def ended(load: Load, loading: asyncio.Task[None], missed: list[str]) -> None:
+    """Let a load end; where it does not, ``missed`` says so."""
+    load.stop()
+    done, _ = await asyncio.wait([loading], timeout=_END)
+    if not done:
+        missed.append(f"the streams have not ended after {_END:.0f} s: {load.lag.told()}")
+        loading.cancel()
 
 
 async def _befall(found: Cluster, load: Load, written: History, chosen: Sequence[Fault], missed: list[str]) -> None:

@@ -154,6 +154,9 @@ def small_disk(place: Path, size: str) -> Iterator[Path | None]:
     """A file system of ``size`` at ``place``, while the block lasts; None where we may not mount one."""
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
     place.mkdir(parents=True, exist_ok=True)
+    if place.is_mount():
+        # Of a run that was killed.
+        subprocess.run(["umount", "-l", str(place)], check=True)
     if not size or os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
         yield None
         return
@@ -173,14 +176,17 @@ async def cluster(
     disk: str = "",
     settings: str = "",
     history: float = 300,
+    commitlog: int = 512,
 ) -> AsyncIterator[Cluster]:
     """All of it, serving; it ends with the block, or with this process, however that ends.
 
     ``disk``: the size of a file system for the last node of Cassandra, where one may be mounted. ``settings``: more of
-    [master]. ``history``: for so many seconds etcd keeps what was changed.
+    [master]. ``history``: for so many seconds etcd keeps what was changed. ``commitlog``: MiB of Cassandra's.
     """
     etcd = EtcdCluster(place / "etcd", members)
-    cassandra = CassandraCluster(place / "cassandra", nodes, heap_mebibytes=512, broadcast=through)
+    cassandra = CassandraCluster(
+        place / "cassandra", nodes, heap_mebibytes=512, broadcast=through, commitlog_mebibytes=commitlog
+    )
     clocks = Clocks(place / "clocks")
     told = through(settings_of(etcd, cassandra, _NAME)) + _MORE + settings
     told = told.replace("[coordinator]", f"[coordinator]\nhistory_seconds = {history}", 1)

@@ -14,11 +14,9 @@ from typing import Final
 
 import uvloop
 
-from deploy.local.apt import InstallError
 from examples.demo.showing import say
-from millwheel import MillwheelError
 from tests.faults import history
-from tests.faults.__main__ import BUILD, stoppable
+from tests.faults.__main__ import BUILD, ended, failed, stoppable
 from tests.faults.checking import check
 from tests.faults.cluster import Cluster, cluster
 from tests.faults.flatness import Verdict, judge
@@ -33,7 +31,6 @@ __all__ = ["main"]
 _SAMPLE: Final = 5.0
 _CHANGE: Final = 4.0
 """Seconds from one change of intervals to the next, about."""
-_END: Final = 120.0
 _SHOWN: Final = 20
 
 
@@ -50,20 +47,19 @@ def main() -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: everything is stopped", file=sys.stderr)
         return 130
-    except (InstallError, RuntimeError, TimeoutError, MillwheelError, ExceptionGroup) as error:
-        print(f"FAILED: {error or 'it took too long'!r}; logs: {BUILD / 'soak'}", file=sys.stderr)
-        return 1
+    except Exception as error:
+        return failed(error, BUILD / "soak")
 
 
 async def _run(told: argparse.Namespace) -> int:
     place = BUILD / "soak"
     shutil.rmtree(place, ignore_errors=True)
-    written = History(place / "history.jsonl")
+    written, missed = History(place / "history.jsonl"), list[str]()
     try:
         async with cluster(
-            place, say, nodes=told.nodes, members=told.members, settings="balance = false\n", history=60
+            place, say, nodes=told.nodes, members=told.members, settings="balance = false\n", history=60, commitlog=64
         ) as found:
-            samples, load = await _soak(found, written, told)
+            samples, load = await _soak(found, written, told, missed)
     finally:
         written.close()
     lines, grows = _verdicts(samples)
@@ -74,12 +70,14 @@ async def _run(told: argparse.Namespace) -> int:
     violations = check(history.read(place / "history.jsonl"))
     for violation in violations[:_SHOWN]:
         print(f"VIOLATION: {violation.kind}: {violation.told}", file=sys.stderr)
+    for one in missed:
+        print(f"FAILED: {one}", file=sys.stderr)
     print(f"{title}: {len(violations)} violations, {grows} of {len(samples.figures)} figures grow")
     say(f"written to {BUILD / 'soak.csv'} and soak.html")
-    return 1 if violations or grows else 0
+    return 1 if violations or grows or missed else 0
 
 
-async def _soak(found: Cluster, written: History, told: argparse.Namespace) -> tuple[Samples, Load]:
+async def _soak(found: Cluster, written: History, told: argparse.Namespace, missed: list[str]) -> tuple[Samples, Load]:
     await found.submit()
     samples, load = Samples(found, BUILD / "soak.csv"), Load(found.address, written, told.seed, say)
     reached: Counter[str] = Counter()
@@ -97,9 +95,7 @@ async def _soak(found: Cluster, written: History, told: argparse.Namespace) -> t
         await asyncio.sleep((told.minutes % 1) * 60)
         for task in others:
             task.cancel()
-        load.stop()
-        async with asyncio.timeout(_END):
-            await asyncio.wait([loading])
+        await ended(load, loading, missed)
     return samples, load
 
 
