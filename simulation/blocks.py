@@ -72,6 +72,8 @@ class _Block:
     def __init__(self, name: str, outputs: list[str]) -> None:
         self.name = name
         self.outputs = outputs
+        self.loose = False
+        """Whether it is given duplicates, too: these may be late, and so may be what comes of them."""
 
     def complain(self, what: str) -> None:
         """Note what may not be."""
@@ -88,7 +90,8 @@ class Pass(_Block, mw.Computation[Item, int]):
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
         """Send it on."""
-        self.emit(ctx, record.value)
+        item = record.value
+        self.emit(ctx, Item(item.ids, item.a, item.b, item.tainted or self.loose, item.steps))
 
 
 class Count(_Block, mw.Computation[Item, int]):
@@ -202,25 +205,45 @@ def look(block: _Block, ctx: Any, record: mw.Record[Item]) -> None:
         block.complain(f"a record at {record.timestamp} of key {ctx.key} is {told} at watermark {ctx.watermark} (G14)")
 
 
+class Loop(_Block, mw.Computation[Item, int]):
+    """Numbers the records of each key, and sends each to itself some times before it sends it on."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
+        """Number it, and send it round, or on."""
+        turns = sum(step.computation == self.name for step in record.value.steps)
+        item = numbered(self, ctx, record, forgiven=turns > 0)  # what comes by a feedback edge may be late
+        if turns < item.ids[0] % 3:
+            ctx.produce(f"{self.name}-again", item)
+        else:
+            self.emit(ctx, item)
+
+
 def number(block: _Block, ctx: Any, record: mw.Record[Item]) -> None:
     """Number a key's record, and send it on."""
+    block.emit(ctx, numbered(block, ctx, record))
+
+
+def numbered(block: _Block, ctx: Any, record: mw.Record[Item], forgiven: bool = False) -> Item:
+    """A record with the next number of its key's; it may be late if it is ``forgiven``."""
     item = record.value
     look(block, ctx, record)
+    tainted = item.tainted or block.loose
     ctx.state += 1
-    step = Step(block.name, ctx.key, ctx.state, ctx.watermark, record.late and not item.tainted)
-    block.emit(ctx, Item(item.ids, item.a, item.b, item.tainted, [*item.steps, step]))
+    step = Step(block.name, ctx.key, ctx.state, ctx.watermark, record.late and not tainted and not forgiven)
+    return Item(item.ids, item.a, item.b, tainted, [*item.steps, step])
 
 
 def gather(block: _Block, ctx: Any, tag: str, record: mw.Record[Item], timestamp: int) -> None:
     """Add a record to a key's bucket."""
     item, state = record.value, ctx.state
     look(block, ctx, record)
-    step = Step(block.name, ctx.key, state.number + 1, ctx.watermark, record.late and not item.tainted)
+    tainted = item.tainted or block.loose
+    step = Step(block.name, ctx.key, state.number + 1, ctx.watermark, record.late and not tainted)
     state.number += 1
     bucket = state.buckets.setdefault(tag, Bucket())
     bucket.ids += item.ids
     bucket.steps += [*item.steps, step]
-    bucket.tainted |= item.tainted
+    bucket.tainted |= tainted
     bucket.timestamp = timestamp
 
 
@@ -250,6 +273,7 @@ _KINDS: Final[dict[str, Any]] = {
     "batch": Batch,
     "slow": Slow,
     "flaky": Flaky,
+    "loop": Loop,
 }
 
 
@@ -262,11 +286,17 @@ def assemble(text: str) -> mw.Topology:
         topology.source(source["name"], Item, injectors=source["injectors"], id_slack=slack)
     for node in plan["nodes"]:
         block = _KINDS[node["kind"]](node["name"], node["outputs"], *node["arguments"])
+        block.loose = not node["exactly_once"]
+        belated, back = f"{node['name']}-late", node["feedback"]
+        diverted = [belated] if node["late"] == "divert" else []
         topology.add(
             block,
             name=node["name"],
-            inputs={stream: mw.key(field) for stream, field in node["inputs"].items()},
-            outputs=dict.fromkeys(node["outputs"], Item),
+            inputs={stream: mw.key(field) for stream, field in node["inputs"].items()}
+            | {stream: mw.key(field, feedback=True) for stream, field in back.items()},
+            outputs=dict.fromkeys([*node["outputs"], *back, *diverted], Item),
             strong=node["strong"],
+            exactly_once=node["exactly_once"],
+            late={"": mw.Late.PROCESS, "drop": mw.Late.DROP, "divert": mw.divert(belated)}[node["late"]],
         )
     return topology

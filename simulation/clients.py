@@ -6,9 +6,10 @@ import asyncio
 from typing import Final
 
 from millwheel.client.control import ControlClient
-from millwheel.client.injector import Injector
+from millwheel.client.injector import BatchOf, Injector
 from millwheel.client.injector.errors import InjectorError
 from millwheel.client.subscription import Subscription
+from millwheel.core.time import seconds
 from millwheel.rpc.failures import RequestError
 from simulation.blocks import Item, assemble
 from simulation.cluster import MASTERS
@@ -16,9 +17,13 @@ from simulation.plan import Input, Reader, package_of
 from simulation.process import Process
 from simulation.world import Main, World
 
-__all__ = ["Progress", "operator", "reader", "subscriber"]
+_BATCH: Final = 4
+"""Records in a batch."""
 
-_ADDRESS: Final = ",".join(f"{name}:1" for name in MASTERS)
+__all__ = ["ADDRESS", "Progress", "operator", "reader", "subscriber"]
+
+ADDRESS: Final = ",".join(f"{name}:1" for name in MASTERS)
+"""The masters' addresses, as clients are given them."""
 
 
 class Progress:
@@ -37,6 +42,8 @@ class Progress:
         """By sink: the cursor's ACKs below this offset were said to be durable."""
         self.ended: set[str] = set()
         """The sinks whose end was seen."""
+        self.over: float | None = None
+        """When the topology was seen to have been drained, or cancelled."""
 
 
 def operator(progress: Progress) -> Main:
@@ -45,7 +52,7 @@ def operator(progress: Progress) -> Main:
     async def main(world: World, process: Process) -> None:
         package = package_of(world.plan)
         spec = assemble(world.plan.text()).to_spec(package.reference())
-        async with ControlClient(_ADDRESS, patience=20.0) as client:
+        async with ControlClient(ADDRESS, patience=20.0) as client:
             while not progress.submitted.is_set():
                 try:
                     await client.upload_package(package.digest, package.data)
@@ -67,9 +74,10 @@ def reader(progress: Progress, which: Reader) -> Main:
         topology = assemble(world.plan.text())
         while name not in progress.finished:
             try:
-                injector = Injector(_ADDRESS, which.stream, process=which.process, topology=topology)
+                injector = Injector(ADDRESS, which.stream, process=which.process, topology=topology)
                 async with injector:
-                    await _inject(world, progress, which, injector)
+                    inject = _inject_batches if which.batched else _inject
+                    await inject(world, progress, which, injector)
                     await injector.finish()
                     progress.finished.add(name)
             except RequestError as error:
@@ -86,15 +94,53 @@ def reader(progress: Progress, which: Reader) -> Main:
 async def _inject(world: World, progress: Progress, which: Reader, injector: Injector) -> None:
     name = (which.stream, which.process)
     pace = world.plan.span / len(which.inputs)
+    # Ids of records' own are forgotten a slack behind the watermark: what may be repeated must not be behind it.
+    slack = next(source["id_slack"] for source in world.plan.sources if source["name"] == which.stream)
+    careful = slack < seconds(3600) and not which.by_position
     for number in range(progress.read.get(name, 0), len(which.inputs)):
+        if number == which.idle_at:
+            world.history.note("is idle")
+            await injector.idle()
+            progress.read[name] = number
+            await asyncio.sleep(world.chance.uniform(0.0, 3.0))
         await _send(injector, which, which.inputs[number], number)
-        await injector.advance(which.promises[number])
+        if not careful:
+            await injector.advance(which.promises[number])
         if world.chance.random() < 0.3:
             await injector.flush()
             progress.read[name] = number + 1
+            if careful:
+                await injector.advance(which.promises[number])
         await asyncio.sleep(pace * world.chance.uniform(0.0, 2.0))
     await injector.flush()
     progress.read[name] = len(which.inputs)
+
+
+async def _inject_batches(world: World, progress: Progress, which: Reader, injector: Injector) -> None:
+    """As Spark does: a batch is committed when all of it is ACKed. Now and then an old one comes again, disordered."""
+    query, pace = f"{which.stream}-{which.process}", world.plan.span / len(which.inputs)
+    batches = [which.inputs[start : start + _BATCH] for start in range(0, len(which.inputs), _BATCH)]
+    async with ControlClient(ADDRESS, patience=20.0) as client:
+        for batch in range(await client.batch_cursor(query) + 1, len(batches)):
+            await _send_batch(injector, batches[batch], BatchOf(query, batch))
+            await injector.advance(which.promises[min(len(which.promises), (batch + 1) * _BATCH) - 1])
+            await injector.flush()
+            await client.commit_batch(query, batch)
+            progress.read[(which.stream, which.process)] = min(len(which.inputs), (batch + 1) * _BATCH)
+            if world.chance.random() < 0.3:
+                again = world.chance.randint(0, batch)
+                world.history.note(f"sends batch {again} again")
+                await _send_batch(
+                    injector, world.chance.sample(batches[again], len(batches[again])), BatchOf(query, again)
+                )
+            await asyncio.sleep(pace * _BATCH * world.chance.uniform(0.0, 2.0))
+    progress.read[(which.stream, which.process)] = len(which.inputs)
+
+
+async def _send_batch(injector: Injector, records: list[Input], batch: BatchOf) -> None:
+    values = [Item([one.number], one.a, one.b, one.late) for one in records]
+    ids = [str(one.number) for one in records]
+    await injector.send_many(values, [one.timestamp for one in records], ids=ids, batch=batch)
 
 
 async def _send(injector: Injector, which: Reader, record: Input, position: int) -> None:
@@ -123,7 +169,7 @@ def subscriber(progress: Progress, stream: str) -> Main:
 async def _read(world: World, progress: Progress, stream: str) -> None:
     sunk = progress.sunk.setdefault(stream, {})
     subscription = Subscription(
-        stream, cursor="reader", record_type=Item, address=_ADDRESS, until_end=True, watermarks=True, patience=20.0
+        stream, cursor="reader", record_type=Item, address=ADDRESS, until_end=True, watermarks=True, patience=20.0
     )
     async with subscription:
         async for batch in subscription:

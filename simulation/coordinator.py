@@ -9,6 +9,7 @@ from random import Random
 
 from millwheel.coordination.contract import (
     Change,
+    CompactedError,
     Compare,
     CoordinatorUnavailableError,
     Entry,
@@ -33,11 +34,11 @@ class _Watch:
         self.after = after
         """Up to this revision changes were sent."""
         self.arrives = 0.0
-        self.come: deque[tuple[Change, ...] | None] = deque()
-        """What has arrived; None: the watch is broken."""
+        self.come: deque[tuple[Change, ...] | Exception] = deque()
+        """What has arrived; an exception: the watch is at its end."""
         self.news = asyncio.Event()
 
-    def arrive(self, group: tuple[Change, ...] | None) -> None:
+    def arrive(self, group: tuple[Change, ...] | Exception) -> None:
         """Changes of one revision, or the end, have come."""
         self.come.append(group)
         self.news.set()
@@ -46,9 +47,11 @@ class _Watch:
 class SimulatedCoordinator:
     """A :class:`~millwheel.coordination.contract.Coordinator`; every process uses the same one."""
 
-    def __init__(self, network: Network, chance: Random, changed: Callable[[tuple[Change, ...]], None]) -> None:
-        """``changed`` is called with the changes of each revision."""
-        self.state = CoordinatorState(history=5_000)
+    def __init__(
+        self, network: Network, chance: Random, changed: Callable[[tuple[Change, ...]], None], kept: int
+    ) -> None:
+        """``changed`` is called with the changes of each revision; of them ``kept`` are kept."""
+        self.state = CoordinatorState(history=kept)
         self.remote = Remote(network, "coordinator", chance, CoordinatorUnavailableError, 2.0)
         self._network = network
         self._changed = changed
@@ -79,8 +82,8 @@ class SimulatedCoordinator:
                     watch.news.clear()
                     await watch.news.wait()
                 group = watch.come.popleft()
-                if group is None:
-                    raise CoordinatorUnavailableError("the watch was broken off")
+                if isinstance(group, Exception):
+                    raise group
                 yield group
         finally:
             self._watches.pop(watch, None)
@@ -167,7 +170,13 @@ class SimulatedCoordinator:
         if self._network.is_cut(self.remote.name, process.name):
             self._network.loop.call_later(0.5, self._retry, watch, context=self._network.context)
             return
-        for group in self.state.changes_after(watch.prefix, watch.after):
+        try:
+            groups = self.state.changes_after(watch.prefix, watch.after)
+        except CompactedError as error:
+            del self._watches[watch]
+            self._send(watch, error)
+            return
+        for group in groups:
             self._send(watch, group)
         watch.after = self.state.revision
 
@@ -175,7 +184,7 @@ class SimulatedCoordinator:
         if watch in self._watches:
             self._push(watch)
 
-    def _send(self, watch: _Watch, group: tuple[Change, ...] | None) -> None:
+    def _send(self, watch: _Watch, group: tuple[Change, ...] | Exception) -> None:
         now = self._now()
         delay = self._network.delay(self.remote.name, watch.process.name)
         watch.arrives = max(watch.arrives, now + delay)
@@ -187,4 +196,4 @@ class SimulatedCoordinator:
         """Break all watches off, as when a member of the coordinator goes."""
         for watch in list(self._watches):
             del self._watches[watch]
-            self._send(watch, None)
+            self._send(watch, CoordinatorUnavailableError("the watch was broken off"))

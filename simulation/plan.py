@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import zipfile
-from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -14,6 +13,7 @@ from typing import Any, Final
 from millwheel.core.time import seconds
 from millwheel.sdk.package import CodePackage
 from simulation.clocks import BEGINNING
+from simulation.variety import vary
 
 __all__ = ["FIRST", "Input", "Plan", "Reader", "package_of", "packed", "plan_for"]
 
@@ -41,6 +41,10 @@ class Reader:
     inputs: list[Input]
     promises: list[int]
     by_position: bool
+    batched: bool = False
+    """Whether it sends batches of a query, under the records' numbers (and not by position)."""
+    idle_at: int = -1
+    """Before which record it says that it has nothing to send, if it does: from there on they may be late."""
 
 
 @dataclass(slots=True)
@@ -56,29 +60,29 @@ class Plan:
     """Bounds of intervals and of stream logs that differ from the usual ones."""
     span: float = 10.0
     """Seconds over which the input comes, and faults happen."""
+    ending: str = ""
+    """How an operator ends the topology before its input has ended: "drain", "cancel", or not at all."""
+    ends_at: float = 0.0
+    """Seconds after it was submitted."""
+    revisions_kept: int = 5_000
+    """Of the coordinator's: who is further behind must read everything anew."""
 
     @property
     def sinks(self) -> list[str]:
         """The streams that nobody consumes."""
         consumed = {stream for node in self.nodes for stream in node["inputs"]}
-        return sorted({stream for node in self.nodes for stream in node["outputs"]} - consumed)
+        produced = {stream for node in self.nodes for stream in node["outputs"]}
+        diverted = {self.diverted(node) for node in self.nodes if node["late"] == "divert"}
+        return sorted((produced | diverted) - consumed)
+
+    @staticmethod
+    def diverted(node: dict[str, Any]) -> str:
+        """The stream of a node's late records, if it diverts them."""
+        return f"{node['name']}-late"
 
     def text(self) -> str:
         """The topology, for :func:`simulation.blocks.assemble`."""
         return json.dumps({"name": "simulated", "sources": self.sources, "nodes": self.nodes})
-
-    def expected(self) -> dict[str, Counter[int]]:
-        """By sink: how often each injected record is to arrive there. Blocks lose nothing and repeat nothing."""
-        at: dict[str, Counter[int]] = {source["name"]: Counter() for source in self.sources}
-        for reader in self.readers:
-            at[reader.stream].update(one.number for one in reader.inputs)
-        for node in self.nodes:  # in the order of the streams
-            taken: Counter[int] = Counter()
-            for stream in node["inputs"]:
-                taken.update(at[stream])
-            for stream in node["outputs"]:
-                at[stream] = taken
-        return {sink: at[sink] for sink in self.sinks}
 
 
 def plan_for(seed: int) -> Plan:
@@ -88,6 +92,7 @@ def plan_for(seed: int) -> Plan:
     _choose_tuning(plan, chance)
     _choose_topology(plan, chance)
     _choose_inputs(plan, chance)
+    vary(plan)
     return plan
 
 
@@ -140,6 +145,9 @@ def _node(name: str, inputs: dict[str, str], outputs: list[str], chance: Random,
         "outputs": outputs,
         "arguments": arguments,
         "strong": strong,
+        "exactly_once": True,
+        "late": "",
+        "feedback": {},
     }
 
 

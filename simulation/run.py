@@ -18,6 +18,7 @@ from simulation.checks import Checks
 from simulation.clients import Progress, operator, reader, subscriber
 from simulation.clocks import replaced
 from simulation.cluster import start_cluster, tuned
+from simulation.ending import ender
 from simulation.faults import Faults
 from simulation.history import EXPECTED
 from simulation.loop import SimulatedLoop, StuckError
@@ -32,6 +33,8 @@ __all__ = ["Verdict", "run_seed"]
 
 _KEPT: Final[list[World]] = []
 
+_AFTER: Final = 20.0
+"""Virtual seconds after a topology has ended by an operator's word for which its sinks are read."""
 LIMIT: Final = 300.0
 """Virtual seconds after which a run that has not ended never will."""
 
@@ -95,6 +98,8 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
     for sink in world.plan.sinks:
         world.start(f"sub-{sink}", subscriber(progress, sink))
     world.start("shaper", _after(progress, reshape))
+    if world.plan.ending:
+        world.start("ender", ender(progress))
     Faults(world).arrange()
     for share in (0.4, 0.8):
         world.later(world.plan.span * share, _look, world)
@@ -121,6 +126,10 @@ def _after(progress: Progress, then: Main) -> Main:
 
 def _unfinished(world: World, progress: Progress) -> str:
     """What is still to come; empty if nothing is."""
+    if world.plan.ending:
+        if progress.over is None:
+            return f"the {world.plan.ending}"
+        return "what is on its way" if world.loop.time() < progress.over + _AFTER else ""
     waits = [f"{one.stream}/{one.process} to finish" for one in world.plan.readers]
     done = {f"{stream}/{process} to finish" for stream, process in progress.finished}
     sinks = [f"the end of {sink}" for sink in world.plan.sinks if sink not in progress.ended]

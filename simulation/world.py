@@ -43,7 +43,9 @@ class World:
         self.deliveries: list[Callable[[Delivery], None]] = []
         """Told of what intervals send."""
         self.store = SimulatedStore(self.network, Random(f"store {plan.seed}"), self.watch)
-        self.coordinator = SimulatedCoordinator(self.network, Random(f"coordinator {plan.seed}"), self._changed)
+        self.coordinator = SimulatedCoordinator(
+            self.network, Random(f"coordinator {plan.seed}"), self._changed, plan.revisions_kept
+        )
         self.processes: dict[str, Process] = {}
         """The present life of each."""
         self.workers: dict[str, Worker] = {}

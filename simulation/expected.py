@@ -1,0 +1,98 @@
+"""What is to arrive at the sinks of a plan: each record's effect, exactly once, unless the plan says otherwise."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Set
+
+from simulation.plan import Plan
+
+__all__ = ["differences"]
+
+_ANY = 1_000_000
+"""So often that nobody counts: records of computations that take duplicates."""
+
+_WAITING = frozenset({"window", "batch"})
+"""Blocks that keep records until the watermark has passed them."""
+
+Arrivals = dict[int, tuple[int, int]]
+"""By injected record: how often it arrives at least, and at most."""
+
+Found = Mapping[str, Counter[int]]
+
+
+def differences(plan: Plan, found: Found, late: Mapping[str, int], acked: Set[int]) -> Iterator[str]:
+    """What did not arrive as it should.
+
+    ``found``: by sink, how often each injected record has arrived there; ``late``: by computation, how many late
+    records it has counted; ``acked``: the records that their injectors know to be in.
+    """
+    sinks = _arrivals(plan, acked)
+    for sink, arrivals in sinks.items():
+        counted = found[sink]
+        lost = {number: least - counted[number] for number, (least, _) in arrivals.items() if counted[number] < least}
+        extra = {number: count for number, count in counted.items() if count > arrivals.get(number, (0, 0))[1]}
+        if lost:
+            yield f"stream {sink} lacks records {lost} (G1)"
+        if extra:
+            yield f"stream {sink} has records too often, or from nowhere: {extra} (G1)"
+    if not plan.ending and all(node["exactly_once"] for node in plan.nodes):
+        yield from _late(plan, sinks, found, late)
+
+
+def _injected_late(plan: Plan) -> set[int]:
+    return {one.number for reader in plan.readers for one in reader.inputs if one.late}
+
+
+def _arrivals(plan: Plan, acked: Set[int]) -> dict[str, Arrivals]:
+    """By sink. Blocks lose nothing and repeat nothing.
+
+    Of a topology that is drained what was ACKed comes out, but for what waits for the watermark; of one that is
+    cancelled nothing need come.
+    """
+    late = _injected_late(plan)
+    at: dict[str, Arrivals] = {source["name"]: {} for source in plan.sources}
+    for reader in plan.readers:
+        for one in reader.inputs:
+            sure = plan.ending == "" or (plan.ending == "drain" and one.number in acked)
+            at[reader.stream][one.number] = (int(sure), 1)
+    for node in plan.nodes:  # in the order of the streams
+        taken: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        for stream in node["inputs"]:
+            for number, (least, most) in at[stream].items():
+                taken[number] = (taken[number][0] + least, taken[number][1] + most)
+        if plan.ending and node["kind"] in _WAITING:
+            taken.update({number: (0, most) for number, (_, most) in taken.items()})
+        if not node["exactly_once"]:
+            taken.update({number: (least, _ANY) for number, (least, _) in taken.items()})
+            late = set(taken)  # a copy may come at any time
+        if node["late"]:
+            taken.update({number: (0, most) for number, (_, most) in taken.items() if number in late})
+        for stream in node["outputs"]:
+            at[stream] = dict(taken)
+        if node["late"] == "divert":
+            at[plan.diverted(node)] = {number: (0, most) for number, (_, most) in taken.items() if number in late}
+    return {sink: at[sink] for sink in plan.sinks}
+
+
+def _late(plan: Plan, sinks: Mapping[str, Arrivals], found: Found, counted: Mapping[str, int]) -> Iterator[str]:
+    """The computation that takes injected records drops, or diverts, each as a whole, and counts it (G14)."""
+    node = plan.nodes[0]
+    if not node["late"]:
+        return
+    aside = plan.diverted(node) if node["late"] == "divert" else ""
+    others = {sink: arrivals for sink, arrivals in sinks.items() if sink != aside}
+    gone = set()
+    for number in sorted(_injected_late(plan)):
+        diverted = found[aside][number] if aside else 0
+        arrived = {sink: found[sink][number] for sink in others}
+        whole = all(count == others[sink].get(number, (0, 0))[1] for sink, count in arrived.items())
+        if not any(arrived.values()):
+            gone.add(number)
+            whole = bool(diverted) or not aside
+        elif diverted:
+            whole = False
+        if not whole:
+            yield f"late record {number} arrived {arrived} times, and {diverted} times at {aside or 'nobody'} (G14)"
+    if counted[node["name"]] != len(gone):
+        yield f"{node['name']} counted {counted[node['name']]} late records, and {len(gone)} are gone: {gone} (G14)"

@@ -1,0 +1,85 @@
+"""What plans vary beyond topology and input: policies, cycles, ways of injecting.
+
+Each has a chance of its own, so that a new one changes nothing of what a seed decides otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from simulation.plan import Plan
+
+__all__ = ["vary"]
+
+_PER_RECORD: Final = frozenset({"pass", "count", "slow", "flaky", "delay"})
+"""Blocks that send on each record by itself."""
+
+
+def vary(plan: Plan) -> None:
+    """Change a plan, here and there."""
+    for name, change, share in _CHANGES:
+        chance = Random(f"{name} {plan.seed}")
+        if chance.random() < share:
+            change(plan, chance)
+
+
+def _compact(plan: Plan, chance: Random) -> None:
+    """Who has not followed the coordinator for some revisions must read everything anew."""
+    plan.revisions_kept = chance.choice((1, 10, 50))
+
+
+def _batches(plan: Plan, chance: Random) -> None:
+    """An injector sends batches of a query, and old ones again."""
+    chance.choice(plan.readers).batched = True
+
+
+def _idle(plan: Plan, chance: Random) -> None:
+    """An injector has nothing to send for a while; what it sends after that may be late."""
+    reader = chance.choice(plan.readers)
+    if not reader.batched:
+        at = reader.idle_at = chance.randrange(len(reader.inputs))
+        reader.inputs[at:] = [replace(one, late=True) for one in reader.inputs[at:]]
+
+
+def _late(plan: Plan, chance: Random) -> None:
+    """A computation that takes injected records, and those alone, drops late ones, or diverts them."""
+    sources = {source["name"] for source in plan.sources}
+    node = chance.choice([node for node in plan.nodes if set(node["inputs"]) <= sources])
+    node["late"] = chance.choice(("drop", "divert"))
+
+
+def _loose(plan: Plan, chance: Random) -> None:
+    """A computation takes records as often as they come."""
+    node = chance.choice(plan.nodes)
+    if node["strong"]:
+        node["exactly_once"] = False
+
+
+def _cycle(plan: Plan, chance: Random) -> None:
+    """A computation sends records to itself some times before it sends them on."""
+    node = chance.choice(plan.nodes)
+    if node["kind"] in _PER_RECORD:
+        node.update(kind="loop", strong=True, arguments=[])
+        node["feedback"] = {f"{node['name']}-again": chance.choice("ab")}
+
+
+def _ending(plan: Plan, chance: Random) -> None:
+    """The topology is drained, or cancelled, while its input comes."""
+    plan.ending = chance.choice(("drain", "drain", "cancel"))
+    plan.ends_at = chance.uniform(0.2, 1.2) * plan.span
+
+
+_CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] = (
+    ("compact", _compact, 0.3),
+    ("batches", _batches, 0.2),
+    ("idle", _idle, 0.2),
+    ("late", _late, 0.3),
+    ("cycle", _cycle, 0.2),
+    ("loose", _loose, 0.1),
+    ("ending", _ending, 0.1),
+)
+"""Name, change, and in what share of all seeds."""
