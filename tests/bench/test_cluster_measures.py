@@ -17,7 +17,6 @@ from bench.cluster.replay import by_journal
 from bench.cluster.stage_latency import figures
 from bench.cluster.targets import TARGETS, verdicts
 from bench.cluster.topologies import Ping, name_of
-from bench.cluster.warming import is_steady
 from bench.report import Figure
 
 moments = st.lists(st.integers(0, 1_000), min_size=2, max_size=50, unique=True).map(sorted)
@@ -89,11 +88,3 @@ def test_verdicts_name_each_figure_that_has_a_target_and_say_whether_it_is_met()
 def test_keys_are_ordered_as_their_numbers() -> None:
     names = [name_of(number) for number in range(0, 2_000_000, 999)]
     assert names == sorted(names)
-
-
-def test_a_store_is_warm_when_it_gets_no_faster() -> None:
-    assert not is_steady([20.0])
-    assert not is_steady([20.0, 10.0, 6.0, 5.0])
-    assert not is_steady([5.0, 5.0, 5.0])
-    assert not is_steady([6.0, 6.0, 6.0, 5.0])
-    assert is_steady([20.0, 5.0, 5.2, 4.9, 4.8])
