@@ -20,7 +20,7 @@ _TITLES: Final = {
     "descriptors": "File descriptors",
     "threads": "Threads",
     "tasks": "asyncio tasks",
-    "db_mb": "etcd's database in use, MB",
+    "db_mb": "etcd's database, MB",
     "data_mb": "Cassandra's data and commit log, MB",
 }
 _STYLE: Final = """body{font:14px sans-serif;margin:24px;color:#222;background:#fff}h2{font-size:15px;margin:22px 0 4px}
@@ -30,10 +30,13 @@ vertical-align:middle;margin-right:5px}pre{background:#f4f4f4;padding:10px;width
 
 def page(title: str, times: Sequence[float], figures: Mapping[str, Sequence[float]], told: Sequence[str]) -> str:
     """``times``: seconds. ``figures``: a column for each name, whose last word is its kind."""
-    charts = [
-        _chart(heading, times, {name.rpartition(" ")[0]: figures[name] for name in figures if kind_of(name) == kind})
-        for kind, heading in _TITLES.items()
-    ]
+    charts = []
+    for kind, heading in _TITLES.items():
+        ours = {name.rpartition(" ")[0]: values for name, values in figures.items() if kind_of(name) == kind}
+        # Of another size than all the rest.
+        large = {name: ours.pop(name) for name in list(ours) if name.startswith("cassandra")}
+        charts.append(_chart(heading, times, ours))
+        charts.append(_chart(heading if kind == "data_mb" else f"{heading} (Cassandra)", times, large))
     lines = escape("\n".join(told))
     return (
         f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
@@ -52,15 +55,20 @@ def _chart(heading: str, times: Sequence[float], columns: Mapping[str, Sequence[
         y = (_HEIGHT - _BOTTOM) * (1 - value / top) + 4
         return f"{x:.1f},{y:.1f}"
 
+    def label(value: float) -> str:
+        return f"{value:,.0f}" if top >= 10 else f"{value:.2f}"
+
     parts = []
     for share in (0.0, 0.5, 1.0):
         left, y = point(times[0], top * share).split(",")
         parts.append(f'<line x1="{left}" y1="{y}" x2="{_WIDTH - 8}" y2="{y}" stroke="#ddd"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y}" text-anchor="end" dy="4" font-size="11">{top * share:,.0f}</text>')
+        parts.append(
+            f'<text x="{_LEFT - 6}" y="{y}" text-anchor="end" dy="4" font-size="11">{label(top * share)}</text>'
+        )
         x = point(times[0] + span * share, 0).split(",")[0]
         anchor = "end" if share == 1.0 else "start" if share == 0.0 else "middle"
-        label = f"{span * share / 60:.1f} min"
-        parts.append(f'<text x="{x}" y="{_HEIGHT - 6}" text-anchor="{anchor}" font-size="11">{label}</text>')
+        minutes = f"{span * share / 60:.1f} min"
+        parts.append(f'<text x="{x}" y="{_HEIGHT - 6}" text-anchor="{anchor}" font-size="11">{minutes}</text>')
     keys = []
     for number, (name, values) in enumerate(columns.items()):
         colour = _COLOURS[number % len(_COLOURS)]

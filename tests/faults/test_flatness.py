@@ -34,9 +34,10 @@ def test_of_too_few_samples_nothing_is_said() -> None:
         judge("worker 1 tasks", [0.0, 5.0, 10.0, 15.0], [1.0, 1.0, 1.0, 1.0])
 
 
-def test_the_page_has_a_line_for_each_process_and_a_chart_for_each_kind() -> None:
+def test_the_page_has_a_line_for_each_process_and_a_chart_for_each_kind_cassandra_in_its_own() -> None:
     figures = {f"{name} {kind}": [1.0] * len(TIMES) for name in ("worker 1", "etcd <1>") for kind in FLOORS}
+    figures["cassandra 1 memory_mb"] = [900.0] * len(TIMES)
     drawn = page("half an hour", TIMES, figures, ["flat"])
-    assert drawn.count("<svg") == len(FLOORS)
-    assert drawn.count("<polyline") == 2 * len(FLOORS)
+    assert drawn.count("<svg") == len(FLOORS) + 1
+    assert drawn.count("<polyline") == 2 * len(FLOORS) + 1
     assert "etcd &lt;1&gt;" in drawn
