@@ -31,6 +31,7 @@ class Faults:
             self._vanish,
             self._reset,
             self._partition,
+            self._blind,
             self._slow_host,
             self._slow_store,
             self._lossy_store,
@@ -130,6 +131,16 @@ class Faults:
             world.history.note(f"{other} cannot reach {one}")
             world.network.cut(other, one)
         world.later(chance.choice((0.5, 5.0, 40.0)) * chance.uniform(0.5, 1.5), self._heal)
+
+    def _blind(self) -> None:
+        """A worker that hears nothing of its lease's end, nor of its successors, and works on: figure 12's zombie."""
+        world, chance = self._world, self._chance
+        name = chance.choice(WORKER_NAMES)
+        world.history.note(f"{name} and the coordinator cannot reach each other, nor can it and the masters")
+        for other in ("coordinator", *MASTERS):
+            world.network.cut(name, other)
+            world.network.cut(other, name)
+        world.later(chance.uniform(6.0, 12.0), self._heal)
 
     def _heal(self) -> None:
         self._world.history.note("the partitions heal")

@@ -38,7 +38,7 @@ def main() -> int:
                 caught += 1
                 after, by = outcome.after, outcome.by
             else:
-                after, by = "-", outcome
+                after, by = "-", " ".join(outcome.split())
             rows.append((mutation, after, f"{seconds:.0f}", by))
             told = by if options.wide else by[:110]
             print(

@@ -41,7 +41,7 @@ def served_unaccepted() -> None:
     "G4",
     "the authority hears only the owner that it accepted",
     test="tests/authority/test_intervals.py::test_g4_a_zombies_report_is_refused_once_its_successor_is_accepted_6_2",
-    why="an owner whose lease is over stops by its own clock: it is heard beside its successor for moments only",
+    why="an owner hears of its successor by the coordinator, too: it is heard beside it for moments only",
 )
 def hearsay_of_predecessors() -> None:
     """The authority takes the reports of an older owner, too."""

@@ -51,7 +51,13 @@ def any_fence() -> None:
     replace(journal_rules, "fenced", make)
 
 
-@mutation("G3", "the floor moves only with an append that the fence lets pass")
+@mutation(
+    "G3",
+    "the floor moves only with an append that the fence lets pass",
+    seeds=10,
+    test="tests/contracts/test_store_contract.py::test_g3_a_deposed_owner_changes_nothing_6_2",
+    why="of a deposed owner's appends, which are few, one in many moves the floor",
+)
 def zombie_floor() -> None:
     """An append that is refused moves floor and base parts all the same."""
 
@@ -70,7 +76,12 @@ def zombie_floor() -> None:
     replace(MemoryStore, "append", make)
 
 
-@mutation("G3", "an append that is refused deposes its owner")
+@mutation(
+    "G3",
+    "an append that is refused deposes its owner",
+    test="tests/worker/test_host.py::test_g3_an_append_that_a_successor_refuses_ends_the_owner_6_2",
+    why="an owner hears of its successor by the coordinator, too, mostly before it appends anything",
+)
 def refusal_taken_for_success() -> None:
     """A refused append counts as made: its records are ACKed, its productions sent."""
 
@@ -128,7 +139,13 @@ def one_sequencer_for_two() -> None:
     replace(journal_rules, "fenced", lambda _: fenced)
 
 
-@mutation("G11", "a master's transaction rests on its leadership, and on what it has read")
+@mutation(
+    "G11",
+    "a master's transaction rests on its leadership, and on what it has read",
+    seeds=10,
+    test="tests/master/test_ownership.py::test_g11_a_deposed_masters_delayed_transaction_changes_nothing_6_2",
+    why="two masters must change one map in the moment that it takes to hear of a change",
+)
 def unconditional_masters() -> None:
     """A master changes the interval maps whatever has become of them, and of itself, meanwhile."""
     replace(master_core, "Transact", lambda made: lambda number, _, puts, deletes: made(number, (), puts, deletes))

@@ -88,7 +88,12 @@ def log_forgets_records() -> None:
     replace(recovery, "_apply", make)
 
 
-@mutation("G1", "a cursor's ACK counts when it is in the journal")
+@mutation(
+    "G1",
+    "a cursor's ACK counts when it is in the journal",
+    test="tests/log/test_log_subscribers.py::test_g1_a_subscriber_is_told_of_its_ack_when_that_is_in_the_journal_4_3",
+    why="a log must be lost in the moment between an ACK and its commit",
+)
 def cursors_unjournaled() -> None:
     """Subscribers are told that their ACKs are durable as soon as they are heard."""
 
@@ -103,7 +108,12 @@ def cursors_unjournaled() -> None:
     replace(Subscribers, "_news", make)
 
 
-@mutation("G7", "subscribers are told the watermark of the last journaled entry")
+@mutation(
+    "G7",
+    "subscribers are told the watermark of the last journaled entry",
+    test="tests/log/test_log_core.py::test_g7_a_deposed_owner_tells_nobody_of_a_watermark_that_it_hears_6_2",
+    why="a subscriber must listen to a deposed owner still",
+)
 def log_hearsay() -> None:
     """Subscribers are told the watermark that the log's owner has heard of last."""
 

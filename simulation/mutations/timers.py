@@ -38,7 +38,12 @@ def unsorted_timers() -> None:
     replace(TimerTable, "pop_due", make)
 
 
-@mutation("G5", "no timer fires before an earlier one that is in the store still")
+@mutation(
+    "G5",
+    "no timer fires before an earlier one that is in the store still",
+    test="tests/interval/test_far_timers.py::test_g6_timers_in_the_store_fire_once_in_order_and_never_early_4_6",
+    why="one key must have timers in memory and in the store that are due together",
+)
 def far_timers_overtaken() -> None:
     """Timers in memory fire without regard to those in the store."""
 
@@ -49,7 +54,12 @@ def far_timers_overtaken() -> None:
     replace(IntervalState, "due_until", lambda _: due_until)
 
 
-@mutation("G6", "a timer that is set anew or cancelled is void where it is stored")
+@mutation(
+    "G6",
+    "a timer that is set anew or cancelled is void where it is stored",
+    test="tests/interval/test_far_timers.py::test_g6_timers_in_the_store_fire_once_in_order_and_never_early_4_6",
+    why="few of its blocks set a timer anew",
+)
 def unvoided_timers() -> None:
     """What becomes of a timer after it was stored is nothing to the store's copy."""
     replace(FarTimers, "standing", lambda _: lambda self, rows: list(rows))

@@ -66,14 +66,14 @@ class Trials:
             return None
         failing = re.search(r"^seed (\d+) FAILS:\n((?:  .*\n)+)", done.stdout, re.MULTILINE)
         if failing is None:
-            raise UnsoundError(f"the simulator ended by itself: {done.stderr[-2_000:]}")
+            raise UnsoundError(f"the simulator ended by itself: {done.stderr[-200:]}")
         violations = [line.strip() for line in failing[2].splitlines()]
         genuine = [one for one in violations if not _BROKEN.search(one)]
         if not genuine:
             raise UnsoundError(f"it does not fit the product any more: {violations[0]}")
         seed = failing[1]
         if why := self._wrong_with(seed):
-            raise UnsoundError(f"seed {seed} fails without it: {why}")
+            raise UnsoundError(f"seed {seed} fails without it, too: {why}")
         named = [one for one in genuine if f"({mutation.guarantee})" in one]
         return Caught((named or genuine)[0], f"{seed} seed{'s' if seed != '1' else ''}")
 
@@ -81,7 +81,7 @@ class Trials:
         with self._lock:
             if seed not in self._sound:
                 done = _run("simulation", "--seeds", "1", "--seed", seed, "--processes", "1")
-                self._sound[seed] = done.stdout[-500:] + done.stderr[-500:] if done.returncode else ""
+                self._sound[seed] = done.stdout[-200:] + done.stderr[-200:] if done.returncode else ""
             return self._sound[seed]
 
 
@@ -97,7 +97,7 @@ def _tested(mutation: Mutation, seconds: float) -> Caught | None:
         return None
     said = [line[1:].strip() for line in done.stdout.splitlines() if line.startswith("E  ")]
     if done.returncode != 1 or not said:
-        raise UnsoundError(f"{mutation.test} does not run with it: {done.stdout[-2_000:]}{done.stderr[-2_000:]}")
+        raise UnsoundError(f"{mutation.test} does not run with it: {done.stdout[-200:]}{done.stderr[-200:]}")
     if _BROKEN.search(said[0]):
         raise UnsoundError(f"it does not fit the product any more: {said[0]}")
     return Caught(f"{mutation.test}: {said[0]}", "1 test")

@@ -29,6 +29,7 @@ from millwheel.worker.messages import (
     ReadSegments,
     Send,
     SenderWatermarks,
+    SequenceChecked,
     StatesFlushed,
     WriteParts,
 )
@@ -117,6 +118,19 @@ def test_g1_a_segment_that_is_relied_on_and_gone_is_an_error_by_name() -> None:
     (read,) = solo.take(ReadSegments)
     with pytest.raises(CorruptValueError, match="part 5"):
         solo.handle(PartsMissing(read.parts, "part 5", "the value is missing"))
+
+
+def test_g1_a_copy_of_a_record_in_flight_is_not_acked_before_the_first_is_committed_6_1_1() -> None:
+    """Its sender would let go of what no journal has."""
+    solo = Solo(Seen())
+    ids = PositionIds("in/p", 0, [1])
+    deliver(solo, ids, ["a"], 10)
+    solo.handle(SequenceChecked("in/p", True))
+    copy = deliver(solo, ids, ["a"], 10)
+    assert [(one.delivery, one.outcome, list(one.remaining)) for one in solo.take(Acknowledge)] == [(copy, FULL, [0])]
+    solo.commit_all()
+    copy = deliver(solo, ids, ["a"], 10)
+    assert [one.outcome for one in solo.take(Acknowledge) if one.delivery is copy] == [ACKED]
 
 
 def test_g13_copies_of_a_record_that_waits_leave_nothing_behind() -> None:

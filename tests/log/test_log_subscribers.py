@@ -121,6 +121,18 @@ def test_an_ack_waits_for_records_and_goes_alone_after_its_delay() -> None:
     assert driver.core.state.cursors.durable == {"c": 2}
 
 
+def test_g1_a_subscriber_is_told_of_its_ack_when_that_is_in_the_journal_4_3() -> None:
+    driver = LogDriver()
+    reader = driver.subscribe("c")
+    fill(driver, 0, 4)
+    driver.handle(AckOffset(reader, 3))
+    driver.handle(SenderWatermarks({"up": 5}))
+    assert max(one.acked for one in reader.published) == 0, "it is heard, and nothing more"
+    driver.pass_time(50_000)
+    driver.settle()
+    assert reader.published[-1].acked == 3
+
+
 def test_g13_no_more_than_the_window_is_sent_beyond_the_last_ack() -> None:
     driver = LogDriver()
     reader = driver.subscribe("c", window=3)
