@@ -43,7 +43,8 @@ class WatermarkClient:
 
     ``on_refused``: called with a report whose owner is the owner no more: drop the interval. ``pending_of``: what
     members of a computation have at work, told to the authority when it asks.
-    ``coalesce``: how far apart messages are at least, seconds. ``refresh``: seconds after which every value is
+    ``coalesce``: how far apart messages are at least, seconds: under load a watermark changes with every record, and
+    a message for each would cost both sides as much as the record does. ``refresh``: seconds after which every value is
     sent again, so that the authority can tell a still interval from a silent one.
     """
 
@@ -53,7 +54,7 @@ class WatermarkClient:
         *,
         on_refused: Callable[[WatermarkReport], None],
         pending_of: PendingOf = nothing_told,
-        coalesce: float = 0.002,
+        coalesce: float = 0.01,
         refresh: float = 10.0,
         backoff: Backoff | None = None,
     ) -> None:
