@@ -73,7 +73,7 @@ class _Block:
         self.name = name
         self.outputs = outputs
         self.loose = False
-        """Whether it is given duplicates, too: these may be late, and so may be what comes of them."""
+        """Whether what it is given may be late: duplicates, or what was there before it; and so what comes of it."""
 
     def complain(self, what: str) -> None:
         """Note what may not be."""
@@ -286,7 +286,7 @@ def assemble(text: str) -> mw.Topology:
         topology.source(source["name"], Item, injectors=source["injectors"], id_slack=slack)
     for node in plan["nodes"]:
         block = _KINDS[node["kind"]](node["name"], node["outputs"], *node["arguments"])
-        block.loose = not node["exactly_once"]
+        block.loose = not node["exactly_once"] or "belated" in node
         belated, back = f"{node['name']}-late", node["feedback"]
         diverted = [belated] if node["late"] == "divert" else []
         topology.add(

@@ -42,6 +42,10 @@ class Progress:
         """By sink: the cursor's ACKs below this offset were said to be durable."""
         self.ended: set[str] = set()
         """The sinks whose end was seen."""
+        self.versions = 0
+        """How often a new version was asked for."""
+        self.added: bool | None = None
+        """Whether the computation that the plan adds is there (None: it never was); it does not come again."""
         self.over: float | None = None
         """When the topology was seen to have been drained, or cancelled."""
 
@@ -72,7 +76,7 @@ def reader(progress: Progress, which: Reader) -> Main:
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
         topology = assemble(world.plan.text())
-        while name not in progress.finished:
+        while name not in progress.finished and progress.over is None:
             try:
                 injector = Injector(ADDRESS, which.stream, process=which.process, topology=topology)
                 async with injector:
@@ -86,7 +90,7 @@ def reader(progress: Progress, which: Reader) -> Main:
                     progress.finished.add(name)
             except (InjectorError, TimeoutError) as error:
                 world.history.note(f"begins anew: {type(error).__name__} {error}")
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(3.0 if world.plan.ending else 0.5)
 
     return main
 

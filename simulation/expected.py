@@ -56,12 +56,12 @@ def _arrivals(plan: Plan, acked: Set[int]) -> dict[str, Arrivals]:
         for one in reader.inputs:
             sure = plan.ending == "" or (plan.ending == "drain" and one.number in acked)
             at[reader.stream][one.number] = (int(sure), 1)
-    for node in plan.nodes:  # in the order of the streams
+    for node in (*plan.nodes, *([plan.added] if plan.added else ())):  # in the order of the streams
         taken: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
         for stream in node["inputs"]:
             for number, (least, most) in at[stream].items():
                 taken[number] = (taken[number][0] + least, taken[number][1] + most)
-        if plan.ending and node["kind"] in _WAITING:
+        if (plan.ending and node["kind"] in _WAITING) or node is plan.added:
             taken.update({number: (0, most) for number, (_, most) in taken.items()})
         if not node["exactly_once"]:
             taken.update({number: (least, _ANY) for number, (least, _) in taken.items()})
@@ -72,7 +72,7 @@ def _arrivals(plan: Plan, acked: Set[int]) -> dict[str, Arrivals]:
             at[stream] = dict(taken)
         if node["late"] == "divert":
             at[plan.diverted(node)] = {number: (0, most) for number, (_, most) in taken.items() if number in late}
-    return {sink: at[sink] for sink in plan.sinks}
+    return {sink: at[sink] for sink in (*plan.sinks, *plan.added_sinks)}
 
 
 def _late(plan: Plan, sinks: Mapping[str, Arrivals], found: Found, counted: Mapping[str, int]) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _late(plan: Plan, sinks: Mapping[str, Arrivals], found: Found, counted: Mapp
     if not node["late"]:
         return
     aside = plan.diverted(node) if node["late"] == "divert" else ""
-    others = {sink: arrivals for sink, arrivals in sinks.items() if sink != aside}
+    others = {sink: arrivals for sink, arrivals in sinks.items() if sink in plan.sinks and sink != aside}
     gone = set()
     for number in sorted(_injected_late(plan)):
         diverted = found[aside][number] if aside else 0

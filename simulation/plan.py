@@ -60,6 +60,8 @@ class Plan:
     """Bounds of intervals and of stream logs that differ from the usual ones."""
     span: float = 10.0
     """Seconds over which the input comes, and faults happen."""
+    added: dict[str, Any] | None = None
+    """A computation that comes with a new version, and may go with another."""
     ending: str = ""
     """How an operator ends the topology before its input has ended: "drain", "cancel", or not at all."""
     ends_at: float = 0.0
@@ -80,9 +82,15 @@ class Plan:
         """The stream of a node's late records, if it diverts them."""
         return f"{node['name']}-late"
 
-    def text(self) -> str:
-        """The topology, for :func:`simulation.blocks.assemble`."""
-        return json.dumps({"name": "simulated", "sources": self.sources, "nodes": self.nodes})
+    @property
+    def added_sinks(self) -> list[str]:
+        """The streams of the computation that is added."""
+        return list(self.added["outputs"]) if self.added else []
+
+    def text(self, whole: bool = False) -> str:
+        """The topology, for :func:`simulation.blocks.assemble`; with what is added, if it is to be the ``whole``."""
+        nodes = [*self.nodes, self.added] if whole else self.nodes
+        return json.dumps({"name": "simulated", "sources": self.sources, "nodes": nodes})
 
 
 def plan_for(seed: int) -> Plan:
@@ -201,9 +209,9 @@ def _choose_inputs(plan: Plan, chance: Random) -> None:
             plan.readers.append(Reader(source["name"], name, inputs, promises, chance.random() < 0.5))
 
 
-def package_of(plan: Plan) -> CodePackage:
-    """The plan's topology as a code package, as users send it."""
-    source = f"from simulation.blocks import assemble\n\ntopology = assemble({plan.text()!r})\n"
+def package_of(plan: Plan, whole: bool = False) -> CodePackage:
+    """The plan's topology as a code package, as users send it; see :meth:`Plan.text`."""
+    source = f"from simulation.blocks import assemble\n\ntopology = assemble({plan.text(whole)!r})\n"
     return packed(f"simulated_{plan.seed & ((1 << 64) - 1):x}", source)
 
 

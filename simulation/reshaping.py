@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from typing import Final
 
 from millwheel.client.control import ControlClient
 from millwheel.core.interval_table import interval_from_proto
@@ -12,38 +11,53 @@ from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import interval_pb2
 from simulation.blocks import assemble
-from simulation.cluster import MASTERS
+from simulation.clients import ADDRESS, Progress, subscriber
 from simulation.cluster import WORKERS as WORKER_NAMES
 from simulation.plan import package_of
 from simulation.process import Process
-from simulation.world import World
+from simulation.world import Main, World
 
-__all__ = ["reshape"]
-
-_ADDRESS: Final = ",".join(f"{name}:1" for name in MASTERS)
+__all__ = ["reshaper"]
 
 
-async def reshape(world: World, process: Process) -> None:
-    """A process's main: some changes while the input comes, then none."""
-    chance = Random(f"reshaping {world.plan.seed}")
-    count = chance.choice((0, 2, 5, 10))
-    until = world.plan.span * 1.2
-    async with ControlClient(_ADDRESS, deadline=3.0, patience=2.0) as client:
-        for _ in range(count):
-            await asyncio.sleep(chance.uniform(0.0, 2.0 * until / count))
-            what = chance.choice(("move", "move", "split", "split", "merge", "pause", "update"))
-            try:
-                done = await (_update(world, client) if what == "update" else _change(client, chance, what))
-                world.history.note(f"{what}: {done}")
-            except (RequestError, TimeoutError) as error:
-                world.history.note(f"{what}: not done: {error}")
-        await _resumed(world, client)
+def reshaper(progress: Progress) -> Main:
+    """Makes some changes while the input comes, then none."""
+
+    async def main(world: World, process: Process) -> None:
+        await progress.submitted.wait()
+        chance = Random(f"reshaping {world.plan.seed}")
+        count = chance.choice((0, 2, 5, 10))
+        until = world.plan.span * 1.2
+        async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
+            for _ in range(count):
+                await asyncio.sleep(chance.uniform(0.0, 2.0 * until / count))
+                what = chance.choice(("move", "move", "split", "split", "merge", "pause", "update"))
+                try:
+                    change = _update(world, progress, client) if what == "update" else _change(client, chance, what)
+                    world.history.note(f"{what}: {await change}")
+                except (RequestError, TimeoutError) as error:
+                    world.history.note(f"{what}: not done: {error}")
+            await _resumed(world, client)
+
+    return main
 
 
-async def _update(world: World, client: ControlClient) -> str:
-    """A new version, of the same code: every interval is taken over."""
-    spec = assemble(world.plan.text()).to_spec(package_of(world.plan).reference())
-    return f"version {(await client.update(spec)).version}"
+async def _update(world: World, progress: Progress, client: ControlClient) -> str:
+    """A new version: every interval is taken over. If the plan has a computation to add, it comes or goes by some."""
+    plan, coming = world.plan, Random(f"added {world.plan.seed} {progress.versions}")
+    progress.versions += 1
+    if plan.added and progress.added is None and coming.random() < 0.7:
+        progress.added = True
+    elif progress.added and coming.random() < 0.4:
+        progress.added = False
+    whole = bool(progress.added)
+    package = package_of(plan, whole)
+    await client.upload_package(package.digest, package.data)
+    version = (await client.update(assemble(plan.text(whole)).to_spec(package.reference()))).version
+    for sink in plan.added_sinks if whole else ():
+        if f"sub-{sink}" not in world.processes:
+            world.start(f"sub-{sink}", subscriber(progress, sink))
+    return f"version {version}{', with what is added' if whole else ''}"
 
 
 async def _change(client: ControlClient, chance: Random, what: str) -> str:

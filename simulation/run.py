@@ -24,10 +24,9 @@ from simulation.history import EXPECTED
 from simulation.loop import SimulatedLoop, StuckError
 from simulation.owners import OwnerChecks
 from simulation.plan import plan_for
-from simulation.process import Process
-from simulation.reshaping import reshape
+from simulation.reshaping import reshaper
 from simulation.soft import check_soft_state
-from simulation.world import Main, World
+from simulation.world import World
 
 __all__ = ["Verdict", "run_seed"]
 
@@ -97,7 +96,7 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
         world.start(f"{one.stream}-{one.process}", reader(progress, one))
     for sink in world.plan.sinks:
         world.start(f"sub-{sink}", subscriber(progress, sink))
-    world.start("shaper", _after(progress, reshape))
+    world.start("shaper", reshaper(progress))
     if world.plan.ending:
         world.start("ender", ender(progress))
     Faults(world).arrange()
@@ -116,14 +115,6 @@ def _look(world: World) -> None:
     world.history.note(f"{check_soft_state(world)} intervals at rest are as the store has them")
 
 
-def _after(progress: Progress, then: Main) -> Main:
-    async def main(world: World, process: Process) -> None:
-        await progress.submitted.wait()
-        await then(world, process)
-
-    return main
-
-
 def _unfinished(world: World, progress: Progress) -> str:
     """What is still to come; empty if nothing is."""
     if world.plan.ending:
@@ -132,7 +123,8 @@ def _unfinished(world: World, progress: Progress) -> str:
         return "what is on its way" if world.loop.time() < progress.over + _AFTER else ""
     waits = [f"{one.stream}/{one.process} to finish" for one in world.plan.readers]
     done = {f"{stream}/{process} to finish" for stream, process in progress.finished}
-    sinks = [f"the end of {sink}" for sink in world.plan.sinks if sink not in progress.ended]
+    added = [sink for sink in world.plan.added_sinks if progress.added and f"sub-{sink}" in world.processes]
+    sinks = [f"the end of {sink}" for sink in (*world.plan.sinks, *added) if sink not in progress.ended]
     return ", ".join([*(one for one in waits if one not in done), *sinks])
 
 

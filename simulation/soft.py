@@ -48,16 +48,19 @@ def _at_rest(worker: Worker, store: MemoryStore) -> Iterator[IntervalCore]:
 
 
 def _differences(worker: Worker, core: IntervalCore, store: MemoryStore) -> list[str]:
-    return list(_compare(core, _twin(worker, core, store), store))
+    twin = _twin(worker, core, store)
+    return [] if twin is None else list(_compare(core, twin, store))
 
 
 def _twin(worker: Worker, core: IntervalCore, store: MemoryStore) -> Any:
-    """The state that a takeover would start from."""
+    """The state that a takeover would start from; None if the computation has been removed meanwhile."""
     hosted = worker.hosted[core.state.config.journal]
     built = worker._builder.build(hosted.owned)
-    assert built is not None
-    assert isinstance(built.core, IntervalCore)
+    if built is None:
+        return None
     worker.routing.release(built.bindings)
+    if not isinstance(built.core, IntervalCore):
+        return None
     recover(built.core.state, _opened(store, core))
     return built.core.state
 

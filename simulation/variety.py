@@ -67,6 +67,22 @@ def _cycle(plan: Plan, chance: Random) -> None:
         node["feedback"] = {f"{node['name']}-again": chance.choice("ab")}
 
 
+def _added(plan: Plan, chance: Random) -> None:
+    """A computation comes with a new version. What is behind when it joins is late to it."""
+    plan.added = {
+        "name": "extra",
+        "kind": chance.choice(("count", "slow", "flaky", "pass")),
+        "inputs": {chance.choice([stream for node in plan.nodes for stream in node["outputs"]]): chance.choice("ab")},
+        "outputs": ["y0"],
+        "arguments": [],
+        "strong": True,
+        "exactly_once": True,
+        "late": "",
+        "feedback": {},
+        "belated": True,
+    }
+
+
 def _ending(plan: Plan, chance: Random) -> None:
     """The topology is drained, or cancelled, while its input comes."""
     plan.ending = chance.choice(("drain", "drain", "cancel"))
@@ -81,5 +97,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("cycle", _cycle, 0.2),
     ("loose", _loose, 0.1),
     ("ending", _ending, 0.1),
+    ("added", _added, 0.5),
 )
 """Name, change, and in what share of all seeds."""
