@@ -169,6 +169,29 @@ def test_g8_a_successor_goes_on_by_its_own_clock_where_an_owner_was_far_ahead_7_
         assert after.state.scope.now == shown
 
 
+def test_g8_a_wall_clock_that_had_been_far_ahead_is_followed_back_4_6() -> None:
+    """The wall time stood still until the clock was there again: a timer of a second rang an hour later."""
+
+    class Alarm(Echo):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+            ctx.set_timer(Timestamp(ctx.now + 1_000_000), "soon", wall=True)
+
+    solo = Solo(Alarm())
+    solo.now += 3_600_000_000
+    solo.handle(Tick())
+    solo.now -= 3_600_000_000
+    solo.deliver(("k", "x", 1))
+    solo.commit_all()
+    assert solo.state.wall == solo.now
+    solo.now += 999_999
+    solo.handle(Tick())
+    assert not solo.take(AppendEntry)
+    solo.now += 1
+    solo.handle(Tick())
+    solo.commit_all()
+    assert len(solo.take(Send)) == 1
+
+
 def test_g10_weak_ids_are_the_same_after_a_crash_in_any_batch_6_1_3() -> None:
     def ids(solo: Solo) -> list[bytes]:
         found: list[bytes] = []

@@ -147,9 +147,10 @@ class IntervalState:
         """By sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
 
     def look_at_clock(self, now: int) -> None:
-        """The wall clock shows ``now``. Where it was set back ``wall`` stands still until it is there again: a timer
-        may have fired by it. ``elapsed`` goes on."""
-        if now > self.wall:
+        """The wall clock shows ``now``. Where it was set back a little, ``wall`` stands still until it is there again:
+        a timer may have fired by it. Where it was set back by more than clocks differ, it had been wrong, and ``wall``
+        goes back too: delays of a second would last for as long as it was ahead. ``elapsed`` goes on."""
+        if now > self.wall or self.wall - now > _CLOCKS_DIFFER:
             self.wall = self.scope.now = now
         self.elapsed += max(0, now - self._clock)
         self._clock = now
