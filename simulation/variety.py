@@ -50,6 +50,12 @@ def _late(plan: Plan, chance: Random) -> None:
     sources = {source["name"] for source in plan.sources}
     node = chance.choice([node for node in plan.nodes if set(node["inputs"]) <= sources])
     node["late"] = chance.choice(("drop", "divert"))
+    reader = chance.choice([reader for reader in plan.readers if reader.stream in node["inputs"]])
+    for index in range(2, len(reader.inputs)):
+        one = reader.inputs[index]
+        if not one.late and chance.random() < 0.2:
+            behind = one.timestamp - chance.randint(1_000_000, 3_000_000)
+            reader.inputs[index] = replace(one, timestamp=behind, late=True)
 
 
 def _loose(plan: Plan, chance: Random) -> None:
