@@ -21,7 +21,7 @@ from millwheel.worker.interval.entry import decode_entry as decode_interval
 from simulation.blocks import SEEN, Item
 from simulation.clients import Progress
 from simulation.expected import differences
-from simulation.store import StoreWatch
+from simulation.store import StoreWatch, finished
 from simulation.world import World
 
 __all__ = ["Checks"]
@@ -42,6 +42,7 @@ class Checks(StoreWatch):
         self._progress = progress
         self._owners: dict[tuple[str, int], str] = {}
         self._heads: dict[str, tuple[int, int]] = {}
+        self._floors: dict[str, int] = {}
         self._broadcast: dict[str, int] = {}
         self._late: Counter[str] = Counter()
         """By computation: late records, as it counts them."""
@@ -74,11 +75,27 @@ class Checks(StoreWatch):
                 f"{journal}: sequencer {append.sequencer} commit {append.commit} after {sequencer}, {commit} (G3)"
             )
         self._heads[journal] = (append.sequencer, append.commit)
+        self._check_floor(journal, append.floor)
         self._world.history.note(f"commit {append.commit} of {journal}, {len(append.entry)} bytes", who)
         if journal.startswith("authority."):
             self._check_broadcast(journal, append)
         elif (name := journal.partition(".")[0]) in self._counting:
             self._late[name] += decode_interval(append.entry, journal).counts[2]
+
+    def _check_floor(self, journal: str, floor: int) -> None:
+        """The floor passes an interval's entry when the rows of all its keys are as new as it is."""
+        incarnation = journal.rpartition(".j")[0]
+        before = self._floors.get(journal, floor)
+        self._floors[journal] = floor
+        if floor <= before or self._catalog.computation(incarnation) is None:
+            return
+        inner = self._world.store.inner
+        for number, blob in enumerate(finished(inner.read_entries(journal, before + 1, floor)), before + 1):
+            for key, _ in decode_interval(blob, journal).states:
+                row = inner._states.get(incarnation, {}).get(key)
+                if row is None or row.commit < number:
+                    told = f"the floor of {journal} is at {floor}, and key {key!r} has no row of commit {number}"
+                    self._world.violated(f"{told} (G12)")
 
     def misused(self, who: str, error: Exception) -> None:
         """The store was asked for what would lose something."""

@@ -101,7 +101,8 @@ def _compare(core: IntervalCore, twin: Any, store: MemoryStore) -> Iterator[str]
         other = dict(twin.cells.items()).get(key)
         if other is None:
             (row,) = finished(store.read_states(state.config.computation, [key]))
-            if row is None and cell.encoded:
-                yield f"key {key!r} has a state of {len(cell.encoded)} bytes in memory, and none in the store"
+            stored = b"" if row is None else row.blob
+            if stored != cell.encoded:
+                yield f"key {key!r}: {cell.encoded!r} in memory, {stored!r} in its row, and no entry since"
         elif other.encoded != cell.encoded:
             yield f"key {key!r}: {cell.encoded!r} in memory, {other.encoded!r} in the store"

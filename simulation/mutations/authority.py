@@ -40,6 +40,7 @@ def served_unaccepted() -> None:
 @mutation(
     "G4",
     "the authority hears only the owner that it accepted",
+    seeds=20,
     test="tests/authority/test_intervals.py::test_g4_a_zombies_report_is_refused_once_its_successor_is_accepted_6_2",
     why="an owner hears of its successor by the coordinator, too: it is heard beside it for moments only",
 )

@@ -79,6 +79,7 @@ def zombie_floor() -> None:
 @mutation(
     "G3",
     "an append that is refused deposes its owner",
+    seeds=20,
     test="tests/worker/test_host.py::test_g3_an_append_that_a_successor_refuses_ends_the_owner_6_2",
     why="an owner hears of its successor by the coordinator, too, mostly before it appends anything",
 )

@@ -17,7 +17,14 @@ from simulation.mutations.base import mutation, replace
 __all__: list[str] = []
 
 
-@mutation("G1", "a log ACKs what is in its journal")
+@mutation(
+    "G1",
+    "a log ACKs what is in its journal",
+    seeds=20,
+    test="tests/log/test_log_core.py"
+    "::test_g1_a_delivery_is_acked_and_shown_only_when_its_entry_is_in_the_journal_6_1_1",
+    why="a log must be lost in the moment between an ACK and its commit",
+)
 def log_acks_uncommitted() -> None:
     """A log ACKs records as soon as their append is on its way."""
 
@@ -91,6 +98,7 @@ def log_forgets_records() -> None:
 @mutation(
     "G1",
     "a cursor's ACK counts when it is in the journal",
+    seeds=10,
     test="tests/log/test_log_subscribers.py::test_g1_a_subscriber_is_told_of_its_ack_when_that_is_in_the_journal_4_3",
     why="a log must be lost in the moment between an ACK and its commit",
 )
@@ -111,6 +119,7 @@ def cursors_unjournaled() -> None:
 @mutation(
     "G7",
     "subscribers are told the watermark of the last journaled entry",
+    seeds=10,
     test="tests/log/test_log_core.py::test_g7_a_deposed_owner_tells_nobody_of_a_watermark_that_it_hears_6_2",
     why="a subscriber must listen to a deposed owner still",
 )

@@ -39,7 +39,13 @@ def sealed_by_a_sequencer() -> None:
     replace(journal_rules, "sealed", lambda _: sealed)
 
 
-@mutation("G11", "a parent is sealed before its children read it")
+@mutation(
+    "G11",
+    "a parent is sealed before its children read it",
+    seeds=10,
+    test="tests/contracts/test_store_contract.py::test_g11_a_sealed_journal_takes_no_owner_and_no_entry",
+    why="a parent's owner hears of the split by the coordinator, too",
+)
 def unsealed_parents() -> None:
     """Children read a journal to which its owner goes on appending."""
     replace(journal_rules, "sealed", lambda _: lambda journal, held, sequencer: journal_rules.present(journal, held))
@@ -65,13 +71,25 @@ def ids_lost_at_splits() -> None:
     replace(dedup, "inherit", lambda _: lambda tables, parents: None)
 
 
-@mutation("G1", "the child of a merge knows the ids of both parents")
+@mutation(
+    "G1",
+    "the child of a merge knows the ids of both parents",
+    seeds=10,
+    test="tests/interval/test_shifting_world.py::test_g11_splits_and_merges_lose_nothing_and_repeat_nothing_7_1",
+    why="few of its runs get as far as a merge",
+)
 def ids_of_one_parent() -> None:
     """A child knows the ids of its first parent."""
     replace(dedup, "inherit", lambda inherit: lambda tables, parents: inherit(tables, parents[:1]))
 
 
-@mutation("G7", "the child of a merge starts at the smaller watermark of its parents")
+@mutation(
+    "G7",
+    "the child of a merge starts at the smaller watermark of its parents",
+    seeds=10,
+    test="tests/interval/test_floors.py::test_g7_a_merged_key_is_shown_what_its_parent_would_have_shown_it_4_5",
+    why="few of its runs get as far as a merge",
+)
 def larger_parents_watermark() -> None:
     """A child starts at the larger watermark of its parents."""
 
@@ -86,7 +104,13 @@ def larger_parents_watermark() -> None:
     replace(recovery, "_inherited", make)
 
 
-@mutation("G7", "keys of a merged interval are shown no less than before")
+@mutation(
+    "G7",
+    "keys of a merged interval are shown no less than before",
+    seeds=10,
+    test="tests/interval/test_floors.py::test_g7_a_merged_key_is_shown_what_its_parent_would_have_shown_it_4_5",
+    why="few of its runs get as far as a merge",
+)
 def forgotten_floors() -> None:
     """What keys had been shown before a merge is forgotten."""
 
@@ -107,7 +131,13 @@ def parents_let_go() -> None:
     replace(IntervalCore, "independent", lambda _: property(lambda self: True))
 
 
-@mutation("G1", "each production of a parent is sent again by one of its children")
+@mutation(
+    "G1",
+    "each production of a parent is sent again by one of its children",
+    seeds=10,
+    test="tests/interval/test_letting_go.py::test_children_share_what_the_parent_sent_by_producing_key_5_1",
+    why="an owner whose productions are not ACKed must be split",
+)
 def productions_of_parents_lost() -> None:
     """Children read their parents' journals without the productions."""
 

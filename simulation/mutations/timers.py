@@ -41,6 +41,7 @@ def unsorted_timers() -> None:
 @mutation(
     "G5",
     "no timer fires before an earlier one that is in the store still",
+    seeds=10,
     test="tests/interval/test_far_timers.py::test_g6_timers_in_the_store_fire_once_in_order_and_never_early_4_6",
     why="one key must have timers in memory and in the store that are due together",
 )
@@ -57,6 +58,7 @@ def far_timers_overtaken() -> None:
 @mutation(
     "G6",
     "a timer that is set anew or cancelled is void where it is stored",
+    seeds=10,
     test="tests/interval/test_far_timers.py::test_g6_timers_in_the_store_fire_once_in_order_and_never_early_4_6",
     why="few of its blocks set a timer anew",
 )

@@ -17,7 +17,10 @@ __all__: list[str] = []
 
 @mutation("G7", "what is at work holds the watermark")
 def unpending() -> None:
-    """What was received and is not committed, or produced and not ACKed, holds no output watermark."""
+    """What was received and is not committed, or produced and not ACKed, holds no output watermark.
+
+    The first alone would do no harm: what is not committed is not ACKed, and so holds its sender's watermark.
+    """
     replace(MinTracker, "min", lambda _: lambda self: MAX_TIMESTAMP)
 
 
@@ -39,13 +42,6 @@ def _unheld(where: Callable[[Any], Any], what: str, step: str) -> None:
     replace(IntervalCore, step, make)
 
 
-@mutation("G7", "received and uncommitted records hold the watermark")
-def records_hold_nothing() -> None:
-    """Records that are received and not committed hold neither input nor output watermark."""
-    for step in ("_advance_watermark", "_report"):
-        _unheld(lambda state: state.intake, "pending", step)
-
-
 @mutation("G7", "productions that are not ACKed hold the output watermark")
 def productions_hold_nothing() -> None:
     """The output watermark passes productions that are on their way."""
@@ -58,13 +54,27 @@ def forgotten_holds() -> None:
     _unheld(lambda state: state, "hold_times", "_report")
 
 
-@mutation("G7", "timers hold the output watermark at their own times")
+@mutation(
+    "G7",
+    "timers hold the output watermark at their own times",
+    seeds=10,
+    test="tests/interval/test_far_reading.py"
+    "::test_g7_a_due_timer_that_is_in_the_store_holds_the_watermark_until_it_has_fired_4_6",
+    why="timers that are due fire before anything is reported, but for those in the store",
+)
 def timers_hold_nothing() -> None:
     """The output watermark passes the times of watermark timers."""
     replace(core, "_before_end", lambda _: lambda at: None)
 
 
-@mutation("G7", "what a commit lets go of holds the watermark until it is in the journal")
+@mutation(
+    "G7",
+    "what a commit lets go of holds the watermark until it is in the journal",
+    seeds=10,
+    test="tests/interval/test_holds.py"
+    "::test_g7_a_timer_that_is_moved_or_cancelled_holds_until_the_commit_is_in_the_journal_6_2",
+    why="an interval must be lost while a commit is on its way that lets the watermark go on by itself",
+)
 def released_uncommitted() -> None:
     """Holds and timers go when the commit that ends them is sealed."""
 

@@ -12,7 +12,14 @@ from simulation.mutations.base import mutation, replace
 __all__: list[str] = []
 
 
-@mutation("G10", "a record's id is committed when its weak productions are ACKed or stored")
+@mutation(
+    "G10",
+    "a record's id is committed when its weak productions are ACKed or stored",
+    seeds=20,
+    test="tests/interval/test_productions.py"
+    "::test_g10_weak_productions_are_sent_first_and_the_sender_acked_when_they_are_acked_6_1_3",
+    why="few of its computations produce weakly",
+)
 def weak_ones_unwaited() -> None:
     """A commit waits for no ACKs of its weak productions, and stores none of them."""
 
@@ -29,13 +36,26 @@ def weak_ones_unwaited() -> None:
     replace(Commits, "settle_weak", make)
 
 
-@mutation("G10", "stragglers among weak productions are stored with the commit")
+@mutation(
+    "G10",
+    "stragglers among weak productions are stored with the commit",
+    seeds=20,
+    test="tests/interval/test_productions.py"
+    "::test_g10_a_straggler_is_stored_in_the_commit_and_its_ack_in_a_later_one_6_1_3",
+    why="few of its computations produce weakly",
+)
 def stragglers_unwritten() -> None:
     """A commit waits for the ACKs of its weak productions, and stores none of those that do not come in time."""
     replace(Commits, "_outbox_rows", lambda _: lambda self, token: [])
 
 
-@mutation("G10", "a weak production made again has the id that it had")
+@mutation(
+    "G10",
+    "a weak production made again has the id that it had",
+    seeds=20,
+    test="tests/interval/test_productions.py::test_g10_weak_ids_are_the_same_after_a_crash_in_any_batch_6_1_3",
+    why="few of its computations produce weakly",
+)
 def weak_ids_anew() -> None:
     """Weak productions get ids that nothing but chance decides."""
     replace(sealing, "causal_id", lambda _: lambda *cause: random.randbytes(16))

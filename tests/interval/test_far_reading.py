@@ -33,8 +33,8 @@ def settle(solo: Solo, stored: dict[PartId, bytes]) -> None:
         going = bool(solo.commit_all() or reads)
 
 
-def test_g8_timers_in_the_store_are_asked_for_by_the_event_that_makes_them_due_4_6() -> None:
-    """They were looked for before the watermark moved: when the end came in one step, no other event followed."""
+def with_far_timers() -> tuple[Solo, dict[PartId, bytes]]:
+    """Timers at 1,002 to 1,007 are in the store, and two later ones in memory."""
     settings = Settings(timers_kept=2, timer_part=1, timer_lead=0, checkpoint_entries=1, flush_interval=0)
     solo, stored = Solo(Alarm(), settings=settings), dict[PartId, bytes]()
     # Those that memory keeps are set anew: what is due first is in the store.
@@ -43,6 +43,21 @@ def test_g8_timers_in_the_store_are_asked_for_by_the_event_that_makes_them_due_4
         settle(solo, stored)
     assert sorted(setting.at for _, _, setting in solo.state.timers[False].items()) == [5_000, 5_001]
     assert solo.state.far.first(False) == 1_002
+    return solo, stored
+
+
+def test_g7_a_due_timer_that_is_in_the_store_holds_the_watermark_until_it_has_fired_4_6() -> None:
+    solo, stored = with_far_timers()
+    solo.watermark(3_000)
+    assert solo.output == 1_002, "it is being read"
+    settle(solo, stored)
+    solo.sent()
+    assert solo.output == 1_002, "what it produced is not ACKed"
+
+
+def test_g8_timers_in_the_store_are_asked_for_by_the_event_that_makes_them_due_4_6() -> None:
+    """They were looked for before the watermark moved: when the end came in one step, no other event followed."""
+    solo, stored = with_far_timers()
     solo.watermark(MAX_TIMESTAMP)
     settle(solo, stored)
     assert [int(value) for value, _ in solo.sent()] == [*range(1_002, 1_008), 5_000, 5_001]
