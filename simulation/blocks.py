@@ -72,6 +72,8 @@ class _Block:
     def __init__(self, name: str, outputs: list[str]) -> None:
         self.name = name
         self.outputs = outputs
+        self.feedback: dict[str, str] = {}
+        """The streams that come back to it, with their keys."""
         self.loose = False
         """Whether what it is given may be late: duplicates, or what was there before it; and so what comes of it."""
 
@@ -211,9 +213,12 @@ class Loop(_Block, mw.Computation[Item, int]):
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
         """Number it, and send it round, or on."""
         turns = sum(step.computation == self.name for step in record.value.steps)
-        item = numbered(self, ctx, record, forgiven=turns > 0)  # what comes by a feedback edge may be late
+        item = numbered(self, ctx, record)
         if turns < item.ids[0] % 3:
-            ctx.produce(f"{self.name}-again", item)
+            back = f"{self.name}-again"
+            # Others between here and there let their watermarks go on meanwhile.
+            item.tainted |= back not in self.feedback
+            ctx.produce(back, item)
         else:
             self.emit(ctx, item)
 
@@ -223,13 +228,14 @@ def number(block: _Block, ctx: Any, record: mw.Record[Item]) -> None:
     block.emit(ctx, numbered(block, ctx, record))
 
 
-def numbered(block: _Block, ctx: Any, record: mw.Record[Item], forgiven: bool = False) -> Item:
-    """A record with the next number of its key's; it may be late if it is ``forgiven``."""
+def numbered(block: _Block, ctx: Any, record: mw.Record[Item]) -> Item:
+    """A record with the next number of its key's. What comes by a feedback edge may be late."""
     item = record.value
     look(block, ctx, record)
     tainted = item.tainted or block.loose
     ctx.state += 1
-    step = Step(block.name, ctx.key, ctx.state, ctx.watermark, record.late and not tainted and not forgiven)
+    forgiven = tainted or record.stream in block.feedback
+    step = Step(block.name, ctx.key, ctx.state, ctx.watermark, record.late and not forgiven)
     return Item(item.ids, item.a, item.b, tainted, [*item.steps, step])
 
 
@@ -238,7 +244,8 @@ def gather(block: _Block, ctx: Any, tag: str, record: mw.Record[Item], timestamp
     item, state = record.value, ctx.state
     look(block, ctx, record)
     tainted = item.tainted or block.loose
-    step = Step(block.name, ctx.key, state.number + 1, ctx.watermark, record.late and not tainted)
+    forgiven = tainted or record.stream in block.feedback
+    step = Step(block.name, ctx.key, state.number + 1, ctx.watermark, record.late and not forgiven)
     state.number += 1
     bucket = state.buckets.setdefault(tag, Bucket())
     bucket.ids += item.ids
@@ -287,14 +294,15 @@ def assemble(text: str) -> mw.Topology:
     for node in plan["nodes"]:
         block = _KINDS[node["kind"]](node["name"], node["outputs"], *node["arguments"])
         block.loose = not node["exactly_once"] or "belated" in node
-        belated, back = f"{node['name']}-late", node["feedback"]
+        block.feedback = node["feedback"]
+        belated = f"{node['name']}-late"
         diverted = [belated] if node["late"] == "divert" else []
         topology.add(
             block,
             name=node["name"],
             inputs={stream: mw.key(field) for stream, field in node["inputs"].items()}
-            | {stream: mw.key(field, feedback=True) for stream, field in back.items()},
-            outputs=dict.fromkeys([*node["outputs"], *back, *diverted], Item),
+            | {stream: mw.key(field, feedback=True) for stream, field in block.feedback.items()},
+            outputs=dict.fromkeys([*node["outputs"], *node["back"], *diverted], Item),
             strong=node["strong"],
             exactly_once=node["exactly_once"],
             late={"": mw.Late.PROCESS, "drop": mw.Late.DROP, "divert": mw.divert(belated)}[node["late"]],

@@ -46,6 +46,8 @@ class Progress:
         """How often a new version was asked for."""
         self.added: bool | None = None
         """Whether the computation that the plan adds is there (None: it never was); it does not come again."""
+        self.news = 0.0
+        """When the last record was read from a sink."""
         self.over: float | None = None
         """When the topology was seen to have been drained, or cancelled."""
 
@@ -173,10 +175,17 @@ def subscriber(progress: Progress, stream: str) -> Main:
 async def _read(world: World, progress: Progress, stream: str) -> None:
     sunk = progress.sunk.setdefault(stream, {})
     subscription = Subscription(
-        stream, cursor="reader", record_type=Item, address=ADDRESS, until_end=True, watermarks=True, patience=20.0
+        stream,
+        cursor="reader",
+        record_type=Item,
+        address=ADDRESS,
+        until_end=not world.plan.wide,
+        watermarks=True,
+        patience=20.0,
     )
     async with subscription:
         async for batch in subscription:
+            progress.news = world.loop.time() if len(batch) else progress.news
             for offset, timestamp, item in batch:
                 if offset < progress.flushed.get(stream, 0):
                     world.violated(f"stream {stream}: offset {offset} comes again after its ACK was durable (G1)")

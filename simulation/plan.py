@@ -83,6 +83,12 @@ class Plan:
         return f"{node['name']}-late"
 
     @property
+    def wide(self) -> bool:
+        """Whether a cycle leads over several computations: then no watermark waits for what is on its way round, and
+        what comes of it may be behind the end of a stream."""
+        return any(stream not in node["back"] for node in self.nodes for stream in node["feedback"])
+
+    @property
     def added_sinks(self) -> list[str]:
         """The streams of the computation that is added."""
         return list(self.added["outputs"]) if self.added else []
@@ -156,6 +162,7 @@ def _node(name: str, inputs: dict[str, str], outputs: list[str], chance: Random,
         "exactly_once": True,
         "late": "",
         "feedback": {},
+        "back": [],
     }
 
 

@@ -121,6 +121,9 @@ def _unfinished(world: World, progress: Progress) -> str:
         if progress.over is None:
             return f"the {world.plan.ending}"
         return "what is on its way" if world.loop.time() < progress.over + _AFTER else ""
+    if world.plan.wide:
+        calm = max(progress.news, world.plan.span * 1.2 + 15.0) + _AFTER
+        return "" if len(progress.finished) == len(world.plan.readers) and world.loop.time() > calm else "silence"
     waits = [f"{one.stream}/{one.process} to finish" for one in world.plan.readers]
     done = {f"{stream}/{process} to finish" for stream, process in progress.finished}
     added = [sink for sink in world.plan.added_sinks if progress.added and f"sub-{sink}" in world.processes]

@@ -66,11 +66,14 @@ def _loose(plan: Plan, chance: Random) -> None:
 
 
 def _cycle(plan: Plan, chance: Random) -> None:
-    """A computation sends records to itself some times before it sends them on."""
-    node = chance.choice(plan.nodes)
-    if node["kind"] in _PER_RECORD:
-        node.update(kind="loop", strong=True, arguments=[])
-        node["feedback"] = {f"{node['name']}-again": chance.choice("ab")}
+    """A computation sends records back some times before it sends them on: to itself, or to the first of the chain."""
+    index = chance.randrange(len(plan.nodes))
+    first = 0 if chance.random() < 0.5 and all(len(node["outputs"]) == 1 for node in plan.nodes) else index
+    if any(node["kind"] not in _PER_RECORD or node["late"] for node in plan.nodes[first : index + 1]):
+        return
+    node, back = plan.nodes[index], f"{plan.nodes[index]['name']}-again"
+    node.update(kind="loop", strong=True, arguments=[], back=[back])
+    plan.nodes[first]["feedback"] = {back: chance.choice("ab")}
 
 
 def _added(plan: Plan, chance: Random) -> None:
@@ -85,6 +88,7 @@ def _added(plan: Plan, chance: Random) -> None:
         "exactly_once": True,
         "late": "",
         "feedback": {},
+        "back": [],
         "belated": True,
     }
 
