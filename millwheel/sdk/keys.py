@@ -102,8 +102,8 @@ def key(*parts: Any, feedback: bool = False) -> KeyExtractor:
     gets the value, and returns a str or an int.
 
     ``feedback=True`` declares the edge to close a cycle on purpose: it takes no part in the consumer's
-    input watermark, and records that come by it may be late. Where the cycle leads over several computations
-    no watermark waits for a record on its way round: what comes of it may be late, too, even behind the end of a stream.
+    input watermark, and records that come by it may be late. Where the cycle leads over several computations no
+    watermark waits for a record on its way round: what comes of it may be late, too, even behind the stream's end.
     """
     if len(parts) == 1 and callable(parts[0]):
         return KeyExtractor(function=parts[0], feedback=feedback)
