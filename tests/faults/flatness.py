@@ -23,8 +23,8 @@ FLOORS: Final = {
     "data_mb": 96.0,
 }
 """By kind of figure. Cassandra's data: what may be written out, and not be compacted yet."""
-_CASSANDRA: Final = {**FLOORS, "memory_mb": 64.0, "descriptors": 64.0}
-"""Its heap fills up as its collector sees fit; every file of tables that is not compacted yet is open."""
+_CASSANDRA: Final = {**FLOORS, "memory_mb": 64.0, "descriptors": 64.0, "threads": 24.0}
+"""Its heap fills up as its collector sees fit, its pools as there is work; tables that wait for compaction are open."""
 _WARM: Final = 0.2
 _RATIO: Final = 0.1
 _LEAST: Final = 6
