@@ -55,7 +55,7 @@ def any_fence() -> None:
     "G3",
     "the floor moves only with an append that the fence lets pass",
     seeds=10,
-    test="tests/contracts/test_store_contract.py::test_g3_a_deposed_owner_changes_nothing_6_2",
+    test="tests/contracts/test_store_contract.py::test_g3_a_deposed_owner_changes_nothing_6_2[memory]",
     why="of a deposed owner's appends, which are few, one in many moves the floor",
 )
 def zombie_floor() -> None:

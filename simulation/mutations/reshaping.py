@@ -43,7 +43,7 @@ def sealed_by_a_sequencer() -> None:
     "G11",
     "a parent is sealed before its children read it",
     seeds=10,
-    test="tests/contracts/test_store_contract.py::test_g11_a_sealed_journal_takes_no_owner_and_no_entry",
+    test="tests/contracts/test_store_contract.py::test_g11_a_sealed_journal_takes_no_owner_and_no_entry[memory]",
     why="a parent's owner hears of the split by the coordinator, too",
 )
 def unsealed_parents() -> None:
