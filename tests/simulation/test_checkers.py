@@ -26,7 +26,9 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("name", ["early-timers", "endless", "forgotten-ids", "lost-timers", "no-fence", "unpending"])
+@pytest.mark.parametrize(
+    "name", ["early-timers", "endless", "forgotten-holds", "forgotten-ids", "lost-timers", "no-fence"]
+)
 def test_a_mechanism_that_is_taken_out_is_missed(name: str) -> None:
     """By the checker of its guarantee, on the first seed that fails of 60."""
     done = _run("simulation", "--seeds", "60", "--mutation", name)
