@@ -282,10 +282,12 @@ class IntervalCore:
         while True:
             self._advance_watermark()
             held = self._checkpoints.releasing
+            self._parking.again = False
             if not self._parking.stopped:
                 self._run()
             commits.settle_weak(out)
-            if not commits.try_commit(out) and self._checkpoints.releasing == held:
+            more = commits.try_commit(out) or self._checkpoints.releasing != held
+            if not more and not self._parking.again:
                 break
         if runner.to_read:
             out.append(ReadStates(state.config.computation, runner.to_read))

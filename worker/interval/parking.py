@@ -39,6 +39,8 @@ class Parking:
         self.state = runner.state
         self.stopped = ""
         """Why the computation stands still by its failure policy; empty while it does not."""
+        self.again = False
+        """Whether work was undone that can be done at once, one by one: perhaps no other event comes."""
         self.damaged: dict[bytes, str] = {}
         """Keys whose rows were found damaged, and why; as many as are worth telling."""
         self.to_await: list[AsyncHook] = []
@@ -66,10 +68,13 @@ class Parking:
         parked = self._put_back(key, timers, records)
         if len(timers) + len(records) == 1:
             self._decide(key, parked, timers[0] if timers else records[0], error)
+        else:
+            self.again = True
 
     def defer(self, key: bytes) -> None:
         """The batch has no room for what the key's hooks left: they will run in the next one."""
         self._put_back(key, *self._undo(key))
+        self.again = True
 
     def _undo(self, key: bytes) -> tuple[list[TimerItem], list[RecordItem]]:
         """Drop what this batch did for ``key``; returns the work that it had consumed."""

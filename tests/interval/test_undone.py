@@ -1,0 +1,21 @@
+"""What a hook that raises undoes goes on by itself: perhaps no other event comes (G8; 4.1)."""
+
+from __future__ import annotations
+
+import millwheel as mw
+from millwheel.worker.messages import AppendEntry
+from tests.interval.solo import Solo
+
+
+class Picky(mw.Computation[tuple[str, str], int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] == "bad":
+            raise ValueError("bad")
+        ctx.state += 1
+
+
+def test_g8_records_undone_beside_one_that_failed_run_again_without_another_event_4_1() -> None:
+    """They waited for whatever happened next: where all else waited for them, that was nothing."""
+    solo = Solo(Picky())
+    solo.deliver(("k", "good", 1), ("k", "bad", 2))
+    assert solo.take(AppendEntry), "the good one is committed"
