@@ -10,6 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from simulation.replaying import with_fixed_hashes
+
 
 def main() -> int:
     """The exit status: 1 if a seed failed."""
@@ -58,8 +60,5 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        # The order of sets follows hashes: a replay needs the same ones.
-        os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]])
+    with_fixed_hashes("simulation")
     sys.exit(main())

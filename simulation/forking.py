@@ -8,14 +8,17 @@ import selectors
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from simulation.run import Verdict, run_seed
 from simulation.world import World
 
-__all__ = ["run_apart", "run_many"]
+__all__ = ["apart", "run_apart", "run_many"]
 
 Arrange = Callable[[World], None]
+Found = TypeVar("Found")
 
 
 def run_apart(seed: int, directory: Path, arrange: Arrange | None = None) -> Verdict:
@@ -27,16 +30,24 @@ def run_many(
     seeds: Iterable[int], directory: Path, processes: int, arrange: Arrange | None = None
 ) -> Iterator[Verdict]:
     """Run seeds, some side by side; yields as they end. A run that dies without a verdict raises RuntimeError."""
-    waiting = iter(seeds)
+    return apart(
+        ((f"the run of seed {seed}", partial(run_seed, seed, directory, arrange)) for seed in seeds), processes
+    )
+
+
+def apart(work: Iterable[tuple[str, Callable[[], Found]]], processes: int = 1) -> Iterator[Found]:
+    """Do each work in a fork, and yield what comes of it as they end. RuntimeError names one that dies without."""
+    waiting = iter(work)
     with selectors.DefaultSelector() as selector:
         while True:
-            while len(selector.get_map()) < processes and (seed := next(waiting, None)) is not None:
-                number, pipe = _fork(seed, directory, arrange)
-                selector.register(pipe, selectors.EVENT_READ, (seed, number, bytearray()))
+            while len(selector.get_map()) < processes and (one := next(waiting, None)) is not None:
+                name, do = one
+                number, pipe = _fork(do)
+                selector.register(pipe, selectors.EVENT_READ, (name, number, bytearray()))
             if not selector.get_map():
                 return
             for key, _ in selector.select():
-                seed, number, content = key.data
+                name, number, content = key.data
                 if chunk := os.read(key.fd, 1 << 20):
                     content += chunk
                     continue
@@ -44,12 +55,12 @@ def run_many(
                 os.close(key.fd)
                 os.waitpid(number, 0)
                 if not content:
-                    raise RuntimeError(f"the run of seed {seed} died")
+                    raise RuntimeError(f"{name} died")
                 yield pickle.loads(content)
 
 
-def _fork(seed: int, directory: Path, arrange: Arrange | None) -> tuple[int, int]:
-    """The child's number, and the end of the pipe that its verdict comes by."""
+def _fork(do: Callable[[], object]) -> tuple[int, int]:
+    """The child's number, and the end of the pipe that its answer comes by."""
     sys.stdout.flush()
     sys.stderr.flush()
     come, go = os.pipe()
@@ -60,7 +71,7 @@ def _fork(seed: int, directory: Path, arrange: Arrange | None) -> tuple[int, int
     status = 1
     try:
         os.close(come)
-        content = pickle.dumps(run_seed(seed, directory, arrange))
+        content = pickle.dumps(do())
         with os.fdopen(go, "wb") as pipe:
             pipe.write(content)
         status = 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -28,7 +28,7 @@ from simulation.reshaping import reshaper
 from simulation.soft import check_soft_state
 from simulation.world import World
 
-__all__ = ["Verdict", "run_seed"]
+__all__ = ["Verdict", "run_seed", "simulated"]
 
 _KEPT: Final[list[World]] = []
 
@@ -60,15 +60,21 @@ def run_seed(seed: int, directory: Path, arrange: Callable[[World], None] | None
     loop = SimulatedLoop(Random(f"loop {seed}"))
     world = World(plan_for(seed), loop, directory)
     _KEPT.append(world)
-    with ExitStack() as stack:
-        stack.enter_context(replaced(loop, seed))
-        stack.enter_context(world.history.listening())
-        stack.enter_context(
-            patch("grpc.aio.insecure_channel", lambda address, options=None: channel_of(world.network, address))
-        )
-        stack.enter_context(tuned(world))
+    with simulated(world, seed):
         _run(world, arrange)
     return Verdict(seed, world.violations, world.history.text(), world.history.digest(), loop.steps, loop.time())
+
+
+@contextmanager
+def simulated(world: World, seed: int) -> Iterator[None]:
+    """The product runs in ``world``: its clocks and chance, its log, its network, its workers."""
+    with (
+        replaced(world.loop, seed),
+        world.history.listening(),
+        patch("grpc.aio.insecure_channel", lambda address, options=None: channel_of(world.network, address)),
+        tuned(world),
+    ):
+        yield
 
 
 def _run(world: World, arrange: Callable[[World], None] | None) -> None:

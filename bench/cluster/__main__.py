@@ -8,14 +8,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import uvloop
 
@@ -26,6 +25,7 @@ from bench.cluster.targets import verdicts
 from bench.cluster.warming import warm
 from bench.report import Figure, print_figures, write_figures
 from deploy.local.cassandra import InstallError
+from deploy.local.ending import stoppable
 from examples.demo.showing import say
 from millwheel import MillwheelError
 
@@ -69,20 +69,13 @@ def main() -> int:
     parser.add_argument("--place", type=Path, help="where data and logs stay; else they go")
     told = parser.parse_args()
     try:
-        return uvloop.run(_stoppable(_measured(told)))
+        return uvloop.run(stoppable(_measured(told)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: everything is stopped", file=sys.stderr)
         return 130
     except (MillwheelError, InstallError, RuntimeError, TimeoutError) as error:
         print(f"FAILED: {error}" if str(error) else "FAILED: it took too long", file=sys.stderr)
         return 1
-
-
-async def _stoppable(work: Coroutine[Any, Any, int]) -> int:
-    """SIGTERM stops as Ctrl-C does: everything that was started is stopped."""
-    task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await task
 
 
 async def _measured(told: argparse.Namespace) -> int:

@@ -11,12 +11,11 @@ from typing import Final, TypeVar
 
 from deploy.local.cassandra import CassandraCluster
 from deploy.local.cassandra_config import CommitLogSync
-from deploy.local.cluster import settings_of
+from deploy.local.cluster import catalog_of, settings_of
 from deploy.local.daemons import Daemons
 from deploy.local.etcd import EtcdCluster
 from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
-from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.core.catalog import Catalog
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -49,13 +48,7 @@ class Components:
 
     async def catalog(self) -> Catalog:
         """What the coordinator says now."""
-        coordinator = EtcdCoordinator(EtcdSettings(self.etcd.endpoints, f"{_NAME}/"))
-        try:
-            known = Catalog()
-            known.load(await coordinator.list(""))
-            return known
-        finally:
-            await coordinator.close()
+        return await catalog_of(self.etcd, _NAME)
 
 
 @asynccontextmanager

@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
-import signal
 import sys
 import time
-import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import pandas as pd
 
 from deploy.local.chaos import Chaos
 from deploy.local.cluster import LocalCluster
 from deploy.local.comparing import differences, record_counts
+from deploy.local.ending import causes, stoppable
 from deploy.local.keeping import keep_in_background, stop_kept
 from examples.demo.first_pass import FirstPass, stream_flights
 from examples.demo.server import ROOT, DemoServer, submit
@@ -33,6 +32,7 @@ PLACE: Final = ROOT / "build" / "cluster"
 TARGET: Final = "examples.zeitgeist.topology:zeitgeist"
 PATIENCE: Final = 840.0
 """Seconds after which something hangs."""
+_EXPECTED: Final = (RuntimeError, TimeoutError, MillwheelError)
 STREAMS_END: Final = 240.0
 """Seconds from the end of the job to that of the streams, at most: a cluster with accidents has to catch up."""
 
@@ -61,23 +61,16 @@ Done = Callable[["LocalCluster | None", int], None]
 def _run(told: argparse.Namespace, done: Done) -> int:
     """Do all of it; ``done`` gets the exit code as soon as it is known. A cluster that is kept is then waited with."""
     try:
-        return asyncio.run(_stoppable(_job(told, done)))
+        return asyncio.run(stoppable(_job(told, done)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: everything is stopped", file=sys.stderr)
         return 130
     except Exception as error:
-        for cause in _causes(error):
+        for cause in causes(error, _EXPECTED, f"not done after {PATIENCE:.0f} seconds"):
             print(f"FAILED: {cause}", file=sys.stderr)
         print(f"logs: {PLACE}", file=sys.stderr)
         done(None, 1)
         return 1
-
-
-async def _stoppable(work: Coroutine[Any, Any, int]) -> int:
-    """SIGTERM stops as Ctrl-C does: everything that was started is stopped."""
-    task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await task
 
 
 async def _job(told: argparse.Namespace, done: Done) -> int:
@@ -145,15 +138,6 @@ def _report(expected: FirstPass, found: FirstPass, killed: list[str] | None, sec
     took = f"{expected.seconds:.0f} s embedded, {found.seconds:.0f} s on the cluster"
     print(f"{len(found.found.anomalies)} alerts: {verdict}. The job took {took}; all of it {seconds:.0f} s")
     return 1 if wrong else 0
-
-
-def _causes(error: BaseException) -> list[str]:
-    """What went wrong, a line for each; what nobody thought of comes with its traceback."""
-    if isinstance(error, BaseExceptionGroup):
-        return [cause for one in error.exceptions for cause in _causes(one)]
-    if not isinstance(error, (RuntimeError, TimeoutError, MillwheelError)):
-        traceback.print_exception(error)
-    return [str(error) or f"not done after {PATIENCE:.0f} seconds"]
 
 
 if __name__ == "__main__":

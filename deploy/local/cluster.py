@@ -11,8 +11,10 @@ from typing import Final, Self
 from deploy.local.cassandra import CassandraCluster
 from deploy.local.daemons import Daemons
 from deploy.local.etcd import EtcdCluster
+from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from millwheel.core.catalog import Catalog
 
-__all__ = ["LocalCluster", "settings_of"]
+__all__ = ["LocalCluster", "catalog_of", "settings_of"]
 
 _NAME: Final = "millwheel"
 
@@ -27,6 +29,17 @@ def settings_of(etcd: EtcdCluster, cassandra: CassandraCluster, name: str = "mil
         f'[coordinator]\nendpoints = [{members}]\nprefix = "{name}/"\n\n'
         f'[store]\ncontact_points = [{nodes}]\nkeyspace = "{name}"\nreplication = "{replicas}"\n{secrets}'
     )
+
+
+async def catalog_of(etcd: EtcdCluster, name: str = _NAME) -> Catalog:
+    """What the coordinator says now of the cluster whose keys begin with ``name``."""
+    coordinator = EtcdCoordinator(EtcdSettings(etcd.endpoints, f"{name}/"))
+    try:
+        known = Catalog()
+        known.load(await coordinator.list(""))
+        return known
+    finally:
+        await coordinator.close()
 
 
 class LocalCluster:

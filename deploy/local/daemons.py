@@ -52,38 +52,31 @@ class Daemons:
         self.masters = list(islice(places, masters))
         self.authorities = list(islice(places, authorities))
         self.workers = list(islice(places, workers))
-        self.metrics: dict[str, str] = {}
-        """The metrics pages, by the names of daemons."""
-        self._places = places
+        self.addresses = {
+            f"{role} {number}": address
+            for role, served in (("master", self.masters), ("authority", self.authorities), ("worker", self.workers))
+            for number, address in enumerate(served, 1)
+        }
+        """By the names of daemons."""
+        self.metrics = dict(zip(self.addresses, places, strict=True))
+        """The metrics pages, likewise."""
         self._code, self._worker_code = code, worker_code or code
         self._counted: dict[tuple[str, str], tuple[int, int]] = {}
-        self.services = Services(self._processes(), say)
+        self.services = Services({name: self._process(name) for name in self.addresses}, say)
 
     @property
     def address(self) -> str:
         """The masters, for clients."""
         return ",".join(self.masters)
 
-    def _processes(self) -> dict[str, ChildProcess]:
-        found = {}
-        for role, addresses in (
-            ("master", self.masters),
-            ("authority", self.authorities),
-            ("worker", self.workers),
-        ):
-            for number, address in enumerate(addresses, 1):
-                self.metrics[f"{role} {number}"] = metrics = next(self._places)
-                flags = [f"--rpc-listen={address}", f"--metrics-listen={metrics}"]
-                if role == "worker":
-                    flags.append(f"--worker-id=worker-{number}")
-                found[f"{role} {number}"] = self._process(role, number, *flags)
-        return found
-
-    def _process(self, role: str, number: int, *flags: str) -> ChildProcess:
+    def _process(self, name: str) -> ChildProcess:
+        role = name.partition(" ")[0]
+        flags = [f"--rpc-listen={self.addresses[name]}", f"--metrics-listen={self.metrics[name]}"]
+        if role == "worker":
+            flags.append(f"--worker-id={name.replace(' ', '-')}")
         code = self._worker_code if role == "worker" else self._code
-        command = [sys.executable, "-c", code, role, "run"]
-        log = self.log(f"{role} {number}")
-        return ChildProcess([*command, f"--config={self.config}", *flags], log, {"PYTHONPATH": str(ROOT)})
+        command = [sys.executable, "-c", code, role, "run", f"--config={self.config}", *flags]
+        return ChildProcess(command, self.log(name), {"PYTHONPATH": str(ROOT)})
 
     def log(self, name: str) -> Path:
         """The log of a daemon, such as "worker 1"."""
@@ -112,7 +105,7 @@ class Daemons:
         await self.services.stop()
 
     async def _all_ready(self) -> None:
-        waiting = {*self.masters, *self.authorities, *self.workers}
+        waiting = set(self.addresses.values())
         try:
             async with asyncio.timeout(_READY):
                 while waiting:

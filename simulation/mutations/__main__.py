@@ -8,9 +8,11 @@ import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from simulation.forking import apart
 from simulation.mutations import MUTATIONS, Mutation
 from simulation.mutations.trial import Caught, Trials, UnsoundError
 
@@ -77,20 +79,18 @@ def _markdown(rows: list[tuple[Mutation, str, str, str]]) -> str:
 
 def _check(mutations: Iterable[Mutation]) -> int:
     """Apply each in a process of its own; 1 if one does not fit the product."""
-    failed = 0
-    for mutation in mutations:
-        sys.stdout.flush()
-        child = os.fork()
-        if not child:
-            try:
-                mutation.apply()
-            except BaseException as error:
-                print(f"{mutation.name}: {type(error).__name__}: {error}", flush=True)
-                os._exit(1)
-            os._exit(0)
-        failed += os.waitpid(child, 0)[1] != 0
-    print(f"{failed} do not fit")
-    return 1 if failed else 0
+    misfits = [told for told in apart((one.name, partial(_misfit, one)) for one in mutations) if told]
+    print(*misfits, f"{len(misfits)} do not fit", sep="\n")
+    return 1 if misfits else 0
+
+
+def _misfit(mutation: Mutation) -> str:
+    """Why it does not fit; empty if it does."""
+    try:
+        mutation.apply()
+    except BaseException as error:
+        return f"{mutation.name}: {type(error).__name__}: {error}"
+    return ""
 
 
 def _options() -> argparse.Namespace:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from simulation.mutations.base import MUTATIONS, Mutation
+from simulation.replaying import run_module
 
 __all__ = ["Caught", "Trials", "UnsoundError", "names_of_tests"]
-
-_ROOT: Final = Path(__file__).parents[2]
 
 _SECONDS: Final = 240.0
 """What a trial may take. A mutation may well have the product go round in circles."""
@@ -105,11 +101,7 @@ def _tested(mutation: Mutation, seconds: float) -> Caught | None:
 
 def _run(module: str, *arguments: str, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
     """A program of Python's; UnsoundError if it takes too long."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
-    command = [sys.executable, "-m", module, *arguments]
     try:
-        return subprocess.run(
-            command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False, timeout=seconds
-        )
+        return run_module(module, *arguments, seconds=seconds)
     except subprocess.TimeoutExpired as error:
-        raise UnsoundError(f"it takes more than {seconds:.0f} s: {' '.join(command[2:])}") from error
+        raise UnsoundError(f"it takes more than {seconds:.0f} s: {' '.join([module, *arguments])}") from error

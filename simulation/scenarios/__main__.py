@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Final
+
+from simulation.replaying import with_fixed_hashes
 
 _FILES: Final = Path(__file__).parents[2] / "tests" / "scenarios"
 
@@ -46,8 +47,5 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        # The order of sets follows hashes: a replay needs the same ones.
-        os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "simulation.scenarios", *sys.argv[1:]])
+    with_fixed_hashes("simulation.scenarios")
     sys.exit(main())

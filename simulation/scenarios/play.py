@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import pickle
-import sys
-import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
-from simulation.calls import channel_of
-from simulation.clocks import replaced
-from simulation.cluster import start_cluster, tuned
+from simulation.cluster import start_cluster
+from simulation.forking import apart
 from simulation.history import EXPECTED
 from simulation.loop import SimulatedLoop
 from simulation.plan import Plan
+from simulation.run import simulated
 from simulation.scenarios.page import Page
 from simulation.scenarios.scenario import Scenario
 from simulation.scenarios.stage import Even, Stage
@@ -40,28 +35,7 @@ class Played:
 
 def play_all(scenarios: Iterable[Scenario], directory: Path) -> Iterator[Played]:
     """Play scenarios one after the other, each in a fork: nothing is shared, and nothing is left."""
-    for scenario in scenarios:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        come, go = os.pipe()
-        number = os.fork()
-        if not number:
-            try:
-                os.close(come)
-                with os.fdopen(go, "wb") as pipe:
-                    pipe.write(pickle.dumps(_play(scenario, directory)))
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(0)
-        os.close(go)
-        with os.fdopen(come, "rb") as answer:
-            content = answer.read()
-        os.waitpid(number, 0)
-        if not content:
-            raise RuntimeError(f"the scenario {scenario.name} died")
-        yield pickle.loads(content)
+    return apart((f"the scenario {scenario.name}", partial(_play, scenario, directory)) for scenario in scenarios)
 
 
 def _play(scenario: Scenario, directory: Path) -> Played:
@@ -75,12 +49,7 @@ def _play(scenario: Scenario, directory: Path) -> Played:
         remote._chance = Even(0)
     world.network.chance = Even(0)
     stage = Stage(world, scenario.nodes, scenario.shows)
-    with ExitStack() as stack:
-        stack.enter_context(replaced(loop, 0))
-        stack.enter_context(world.history.listening())
-        opened = patch("grpc.aio.insecure_channel", lambda address, options=None: channel_of(world.network, address))
-        stack.enter_context(opened)
-        stack.enter_context(tuned(world))
+    with simulated(world, 0):
         asyncio.set_event_loop(loop)
         loop.set_exception_handler(lambda _, context: _unhandled(world, context))
         try:

@@ -14,7 +14,7 @@ from millwheel.client.injector import BatchOf, Injector
 from millwheel.client.subscription import Subscription
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import interval_pb2
-from simulation.cluster import MASTERS
+from simulation.clients import ADDRESS
 from simulation.process import Process
 from simulation.scenarios.players import Fruit, Node, assemble, package, stamp
 from simulation.scenarios.telling import Event, Telling, person
@@ -23,7 +23,6 @@ from simulation.world import Main, World
 
 __all__ = ["Even", "Reader", "Stage"]
 
-_ADDRESS: Final = ",".join(f"{name}:1" for name in MASTERS)
 _REPEATED: Final = frozenset({"deliver", "untaken", "refused"})
 """Events that are told once: they come again until they have the effect that is wanted."""
 _PATIENCE: Final = 90.0
@@ -88,7 +87,7 @@ class Stage:
 
     async def _submit(self) -> None:
         code = package(self._text)
-        self._control = ControlClient(_ADDRESS, deadline=3.0, patience=20.0)
+        self._control = ControlClient(ADDRESS, deadline=3.0, patience=20.0)
         await self._control.__aenter__()
         await asyncio.sleep(3.0)  # until all workers are there
         await self._control.upload_package(code.digest, code.data)
@@ -250,7 +249,7 @@ def _subscriber(stage: Stage, stream: str, seconds: float) -> Main:
     async def main(world: World, process: Process) -> None:
         while True:
             try:
-                async with Subscription(stream, cursor="reader", record_type=Fruit, address=_ADDRESS) as subscription:
+                async with Subscription(stream, cursor="reader", record_type=Fruit, address=ADDRESS) as subscription:
                     async for batch in subscription:
                         for offset, _, fruit in batch:
                             stage.received(stream, str(fruit), offset)
@@ -277,7 +276,7 @@ class Reader:
         """It makes itself known; again after it was killed."""
         stage, injector = (
             self._stage,
-            Injector(_ADDRESS, self._stream, process=self._name, topology=self._stage.topology()),
+            Injector(ADDRESS, self._stream, process=self._name, topology=self._stage.topology()),
         )
         self._injector = injector
         await stage._as(self._name, injector.open())

@@ -5,37 +5,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
-import signal
 import sys
 import time
-import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import uvloop
 
-from deploy.local.apt import InstallError
 from examples.demo.showing import say
-from millwheel import MillwheelError
 from tests.faults import history
 from tests.faults.accidents import FAULTS, Fault
 from tests.faults.checking import Violation, check
 from tests.faults.cluster import Cluster, cluster
 from tests.faults.history import History, Mended, Struck
-from tests.faults.load import Load, wall_micros
+from tests.faults.load import Load, ended, wall_micros
 from tests.faults.recovery import Recovery, recoveries, table
+from tests.faults.running import BUILD, run_to_end
 
-__all__ = ["BUILD", "ended", "failed", "main", "stoppable"]
+__all__ = ["main"]
 
-BUILD: Final = Path(__file__).parents[2] / "build"
 _PATIENCE: Final = 1_500.0
 """Seconds for all of it."""
 _RECOVERY: Final = 90.0
 """Seconds from a fault's end until all must be back to normal."""
-_END: Final = 120.0
-"""Seconds from the last record until the streams must have ended."""
 _NORMAL: Final = 2.5
 """Seconds that something may be under way where all is normal."""
 _WARM: Final = 15.0
@@ -58,30 +51,7 @@ def main() -> int:
     chosen = [one for one in FAULTS if one.name.startswith(tuple(told.only.split(",")))]
     if not chosen:
         parser.error(f"no fault is called {told.only}: there are {names}")
-    try:
-        return uvloop.run(stoppable(_run(told, chosen)))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("interrupted: everything is stopped", file=sys.stderr)
-        return 130
-    except Exception as error:
-        return failed(error, BUILD / "faults")
-
-
-def failed(error: BaseException, place: Path) -> int:
-    """Say what went wrong, a line for each cause; what nobody thought of comes with its traceback."""
-    if isinstance(error, BaseExceptionGroup):
-        return max(failed(one, place) for one in error.exceptions)
-    if not isinstance(error, (InstallError, RuntimeError, TimeoutError, MillwheelError)):
-        traceback.print_exception(error)
-    print(f"FAILED: {error or 'it took too long'!s}; logs: {place}", file=sys.stderr)
-    return 1
-
-
-async def stoppable(work: Coroutine[Any, Any, int]) -> int:
-    """SIGTERM stops as Ctrl-C does: everything that was started is stopped."""
-    task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await task
+    return run_to_end(_run(told, chosen), BUILD / "faults")
 
 
 async def _run(told: argparse.Namespace, chosen: Sequence[Fault]) -> int:
@@ -107,15 +77,6 @@ async def _run(told: argparse.Namespace, chosen: Sequence[Fault]) -> int:
     code = _report(recorded, missed)
     say(f"{len(chosen)} faults in {time.monotonic() - began:.0f} s")
     return code
-
-
-async def ended(load: Load, loading: asyncio.Task[None], missed: list[str]) -> None:
-    """Let a load end; where it does not, ``missed`` says so."""
-    load.stop()
-    done, _ = await asyncio.wait([loading], timeout=_END)
-    if not done:
-        missed.append(f"the streams have not ended after {_END:.0f} s: {load.lag.told()}")
-        loading.cancel()
 
 
 async def _befall(found: Cluster, load: Load, written: History, chosen: Sequence[Fault], missed: list[str]) -> None:

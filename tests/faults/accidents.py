@@ -187,17 +187,12 @@ def _stepped(role: str, seconds: float) -> Accident:
     @asynccontextmanager
     async def accident(cluster: Cluster) -> AsyncIterator[str]:
         name = await _who(cluster, role)
-        kind, number = name.split()
-        addresses = {
-            "master": cluster.daemons.masters,
-            "authority": cluster.daemons.authorities,
-            "worker": cluster.daemons.workers,
-        }[kind]
-        cluster.clocks.step(addresses[int(number) - 1], seconds)
+        address = cluster.daemons.addresses[name]
+        cluster.clocks.step(address, seconds)
         try:
             yield f"{name}, by {seconds:+.0f} s"
         finally:
-            cluster.clocks.step(addresses[int(number) - 1], 0)
+            cluster.clocks.step(address, 0)
 
     return accident
 

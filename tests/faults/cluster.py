@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.local.cassandra import CassandraCluster
-from deploy.local.cluster import settings_of
+from deploy.local.cluster import catalog_of, settings_of
 from deploy.local.daemons import Daemons
 from deploy.local.etcd import EtcdCluster
 from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
-from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.core.catalog import Catalog
 from tests.faults import program
 from tests.faults.clocks import Clocks
@@ -78,7 +77,7 @@ class Cluster:
     async def leading_master(self) -> str:
         """The name of the daemon that leads."""
         await self.client.list_topologies()
-        return _named("master", self.daemons.masters, self.client.address)
+        return self._named(self.client.address)
 
     async def standby_master(self) -> str:
         """The name of one that does not lead."""
@@ -89,7 +88,7 @@ class Cluster:
         """The name of the daemon that serves a shard; it is waited for."""
         while (record := (await self.catalog()).authorities.get(shard)) is None:  # noqa: ASYNC110 it comes by itself
             await asyncio.sleep(0.2)
-        return _named("authority", self.daemons.authorities, record.endpoint.address)
+        return self._named(record.endpoint.address)
 
     async def busiest_worker(self) -> str:
         """The name of the worker that owns most intervals."""
@@ -115,13 +114,7 @@ class Cluster:
 
     async def catalog(self) -> Catalog:
         """What etcd says now."""
-        coordinator = EtcdCoordinator(EtcdSettings(self.etcd.endpoints, f"{_NAME}/"))
-        try:
-            known = Catalog()
-            known.load(await coordinator.list(""))
-            return known
-        finally:
-            await coordinator.close()
+        return await catalog_of(self.etcd, _NAME)
 
     async def all_there(self) -> bool:
         """Whether all workers are there, and every interval has an owner."""
@@ -129,16 +122,16 @@ class Cluster:
         owned = [one.interval.HasField("owner") for one in await self.client.list_intervals()]
         return len(health.workers) == len(self.daemons.workers) and all(owned)
 
+    def _named(self, address: str) -> str:
+        """The daemon there. Clients are told other hosts, with the same ports."""
+        ports = {one.rpartition(":")[2]: name for name, one in self.daemons.addresses.items()}
+        return ports[address.rpartition(":")[2]]
+
     async def settled(self) -> None:
         """Return when all are there."""
         async with asyncio.timeout(_PATIENCE):
             while not await self.all_there():  # noqa: ASYNC110 other processes are looked at
                 await asyncio.sleep(0.2)
-
-
-def _named(role: str, addresses: list[str], address: str) -> str:
-    ports = [one.rpartition(":")[2] for one in addresses]
-    return f"{role} {ports.index(address.rpartition(':')[2]) + 1}"
 
 
 def etcd_status(endpoint: str) -> dict[str, Any]:
@@ -195,7 +188,7 @@ async def cluster(
         async with Links(lambda: {name: one.pid for name, one in daemons.services.processes.items()}) as links:
             for name, address in _servers(etcd, cassandra, daemons).items():
                 await links.serve(name, address)
-            for address in (*daemons.masters, *daemons.authorities, *daemons.workers):
+            for address in daemons.addresses.values():
                 clocks.make(address)
             say(f"starting Cassandra ({nodes} {'node' if nodes == 1 else 'nodes'}) and etcd ({members})")
             async with etcd, cassandra:
@@ -210,10 +203,4 @@ def _servers(etcd: EtcdCluster, cassandra: CassandraCluster, daemons: Daemons) -
     """Everything that is reached through links."""
     found = {f"cassandra {number}": one.address for number, one in enumerate(cassandra.nodes, 1)}
     found |= {f"etcd {number}": one for number, one in enumerate(etcd.endpoints, 1)}
-    for role, addresses in (
-        ("master", daemons.masters),
-        ("authority", daemons.authorities),
-        ("worker", daemons.workers),
-    ):
-        found |= {f"{role} {number}": one for number, one in enumerate(addresses, 1)}
-    return found
+    return found | daemons.addresses

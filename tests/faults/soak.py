@@ -12,18 +12,16 @@ import sys
 from collections import Counter
 from typing import Final
 
-import uvloop
-
 from examples.demo.showing import say
 from tests.faults import history
-from tests.faults.__main__ import BUILD, ended, failed, stoppable
 from tests.faults.checking import check
 from tests.faults.cluster import Cluster, cluster
 from tests.faults.flatness import Verdict, judge
 from tests.faults.history import History
-from tests.faults.load import Load
+from tests.faults.load import Load, ended
 from tests.faults.picture import page
 from tests.faults.reshaping import reshape
+from tests.faults.running import BUILD, run_to_end
 from tests.faults.sampling import Samples
 
 __all__ = ["main"]
@@ -42,13 +40,7 @@ def main() -> int:
     parser.add_argument("--members", type=int, default=1, help="of etcd")
     parser.add_argument("--seed", type=int, default=1)
     told = parser.parse_args()
-    try:
-        return uvloop.run(stoppable(_run(told)))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("interrupted: everything is stopped", file=sys.stderr)
-        return 130
-    except Exception as error:
-        return failed(error, BUILD / "soak")
+    return run_to_end(_run(told), BUILD / "soak")
 
 
 async def _run(told: argparse.Namespace) -> int:

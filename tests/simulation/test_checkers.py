@@ -5,24 +5,12 @@ Here for a few; for all of them, `make test-mutations`.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from simulation.mutations import MUTATIONS
 from simulation.mutations.trial import names_of_tests
+from simulation.replaying import run_module
 from tests.house.test_guarantees import defined_tests
-
-_ROOT = Path(__file__).parents[2]
-
-
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.timeout(200)
@@ -31,7 +19,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 )
 def test_a_mechanism_that_is_taken_out_is_missed(name: str) -> None:
     """By the checker of its guarantee, on the first seed that fails of 60."""
-    done = _run("simulation", "--seeds", "60", "--mutation", name)
+    done = run_module("simulation", "--seeds", "60", "--mutation", name)
     assert done.returncode == 1, done.stdout[-2_000:] + done.stderr[-2_000:]
     violations = [line for line in done.stdout.splitlines() if "VIOLATION" in line]
     assert any(f"({MUTATIONS[name].guarantee})" in line for line in violations), violations[:20]
@@ -39,7 +27,7 @@ def test_a_mechanism_that_is_taken_out_is_missed(name: str) -> None:
 
 def test_every_mutation_fits_the_product() -> None:
     """What each takes out is there."""
-    done = _run("simulation.mutations", "--check")
+    done = run_module("simulation.mutations", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

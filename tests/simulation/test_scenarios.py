@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from simulation.replaying import run_module
 from simulation.scenarios.all import SCENARIOS
 from simulation.scenarios.page import differences
 
@@ -20,9 +18,7 @@ _FILES = _ROOT / "tests" / "scenarios"
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, str]:
     """What ``python -m simulation.scenarios`` says of each scenario."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
-    command = [sys.executable, "-m", "simulation.scenarios"]
-    done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = run_module("simulation.scenarios")
     assert done.returncode in (0, 1), done.stderr[-4_000:]
     found: dict[str, str] = {}
     name = ""

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-_ROOT = Path(__file__).parents[2]
+from simulation.replaying import run_module
 
 
 def simulate(*arguments: str) -> str:
     """What ``python -m simulation`` prints; a run that fails shows its history."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
-    done = subprocess.run(
-        [sys.executable, "-m", "simulation", *arguments],
-        cwd=_ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_module("simulation", *arguments)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-4_000:]
     return done.stdout
 

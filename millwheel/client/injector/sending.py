@@ -192,7 +192,10 @@ class Sending:
             if wait is not None:
                 return _earlier(alarm, wait)
             self._send(lane, batch, tokens, now, out)
-        return self._pump_filling(lane, tokens, now, out, alarm)
+        alarm = self._pump_filling(lane, tokens, now, out, alarm)
+        if not lane.queue and lane.filling is None:
+            self._busy.pop(lane, None)
+        return alarm
 
     def _pump_filling(
         self, lane: Lane, tokens: dict[int, None], now: int, out: list[Instruction], alarm: int | None
@@ -204,8 +207,6 @@ class Sending:
         """
         batch = lane.filling
         if batch is None:
-            if not lane.queue:
-                self._busy.pop(lane, None)
             return alarm
         due = lane.opened_at + self._limits.linger
         if now < due and (lane.flying or lane.queue):
@@ -215,8 +216,6 @@ class Sending:
             return _earlier(alarm, wait)
         self._seal(lane)
         self._send(lane, batch, tokens, now, out)
-        if not lane.queue:
-            self._busy.pop(lane, None)
         return alarm
 
     def _gate(self, lane: Lane, batch: Batch, now: int) -> int | None:
