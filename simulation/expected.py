@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Set
 
+from simulation.blocks import turns
 from simulation.plan import Plan
 
 __all__ = ["differences"]
@@ -61,6 +62,8 @@ def _arrivals(plan: Plan, acked: Set[int]) -> dict[str, Arrivals]:
         for stream in node["inputs"]:
             for number, (least, most) in at[stream].items():
                 taken[number] = (taken[number][0] + least, taken[number][1] + most)
+        if plan.added and node is plan.added and set(node["inputs"]) <= plan.circling:
+            taken.update({number: (0, most * turns(number)) for number, (_, most) in taken.items()})
         if (plan.ending and node["kind"] in _WAITING) or node is plan.added:
             taken.update({number: (0, most) for number, (_, most) in taken.items()})
         if not node["exactly_once"]:

@@ -89,6 +89,16 @@ class Plan:
         return any(stream not in node["back"] for node in self.nodes for stream in node["feedback"])
 
     @property
+    def circling(self) -> set[str]:
+        """The streams that a cycle over several computations leads through, each time round."""
+        found: set[str] = set()
+        for first, node in enumerate(self.nodes):
+            for back in node["feedback"]:
+                last = next(index for index, one in enumerate(self.nodes) if back in one["back"])
+                found.update(stream for one in self.nodes[first:last] for stream in one["outputs"])
+        return found
+
+    @property
     def added_sinks(self) -> list[str]:
         """The streams of the computation that is added."""
         return list(self.added["outputs"]) if self.added else []

@@ -12,6 +12,7 @@ from millwheel.client.injector.errors import (
     InjectorClosedError,
     InjectorSupersededError,
     InvalidRecordsError,
+    RecordsLeftError,
     StreamDrainingError,
 )
 from millwheel.client.injector.ids import partition_scope
@@ -332,6 +333,30 @@ def test_a_draining_stream_takes_no_more_and_delivers_what_it_has() -> None:
         add(core, [2])
     core.disconnected("a")
     assert len(sends(core.connected("a", 1))) == 1
+
+
+@pytest.mark.parametrize(
+    "after", [routing(one(name="log"), draining=True, revision=2), routing(one(name="d"), revision=2)]
+)
+def test_g1_what_ended_readers_did_not_take_is_not_told_to_be_in_5_2(after: Routing) -> None:
+    core = opened()
+    (send,) = sends(add(core, [1, 2]))
+    core.answered(send.token, ACKED, [1], "", 0)
+    assert core.routed(after, 0) == []
+    assert not core.flushed(core.accepted)
+    assert core.acknowledged(SCOPE) == 2
+    assert core.published().watermark <= 50
+    with pytest.raises(RecordsLeftError, match="'c', which read stream 's', has ended"):
+        core.check_open()
+
+
+def test_the_end_of_a_drained_stream_is_no_failure_where_all_is_in() -> None:
+    core = opened()
+    (send,) = sends(add(core, [1]))
+    core.answered(send.token, ACKED, [], "", 0)
+    core.routed(Routing(2, {}, draining=True), 0)
+    assert core.flushed(core.accepted)
+    assert core.failed is None
 
 
 def test_positions_must_rise_for_a_mark_passes_what_is_not_there_8() -> None:

@@ -6,6 +6,7 @@ from millwheel.client.injector.errors import (
     InjectorError,
     InjectorSupersededError,
     InvalidRecordsError,
+    RecordsLeftError,
     StreamDrainingError,
 )
 from millwheel.client.injector.messages import Limits
@@ -21,5 +22,6 @@ __all__ = [
     "InjectorSupersededError",
     "InvalidRecordsError",
     "Limits",
+    "RecordsLeftError",
     "StreamDrainingError",
 ]

@@ -18,6 +18,7 @@ from millwheel.client.injector.errors import (
     InjectorError,
     InjectorSupersededError,
     InvalidRecordsError,
+    RecordsLeftError,
     StreamDrainingError,
 )
 from millwheel.client.injector.ids import IdKind, IdScope
@@ -208,11 +209,16 @@ class InjectorCore:
         """Take a new routing; an older one than the present changes nothing.
 
         Un-ACKed records go to whoever owns their keys now. A consumer that joins gets the records that are
-        accepted from here on; one that is gone gets nothing more, and what it had not ACKed is discarded.
+        accepted from here on; one that is gone gets nothing more, and what it had not ACKed is discarded, if
+        others that were there before still read the stream. Else it was taken by nobody, and the process fails.
         """
         if self.routing is not None and routing.revision < self.routing.revision:
             return []
+        left = self._left(routing)
         self.routing = routing
+        if left is not None:
+            self.failed = self.failed or RecordsLeftError(self.stream, left)
+            return []
         out = self._connections(routing)
         lanes: dict[Lane, None] = {}
         homeless: dict[tuple[str, IdScope], list[Batch]] = {}
@@ -233,6 +239,15 @@ class InjectorCore:
         for (name, scope), batches in homeless.items():
             self._rehouse(routing.consumers[name], scope, batches, now, lanes)
         return out + self._pumped(lanes, now)
+
+    def _left(self, routing: Routing) -> str | None:
+        """A computation that is gone with records that it had not ACKed, where no computation is left that was there
+        when they were accepted: no watermark and no answer may say that they are in."""
+        before = self.routing.consumers if self.routing is not None else {}
+        if not routing.draining and any(name in before and not one.log for name, one in routing.consumers.items()):
+            return None
+        behind = (lane.consumer for lane in self._sending.lanes() if not lane.empty)
+        return next((name for name in behind if name not in routing.consumers), None)
 
     def _connections(self, routing: Routing) -> list[Instruction]:
         wanted = {route.address for consumer in routing.consumers.values() for route in consumer.routes}

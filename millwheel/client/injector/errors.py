@@ -11,6 +11,7 @@ __all__ = [
     "InjectorError",
     "InjectorSupersededError",
     "InvalidRecordsError",
+    "RecordsLeftError",
     "StreamDrainingError",
 ]
 
@@ -48,6 +49,16 @@ class StreamDrainingError(InjectorError):
         super().__init__(
             f"stream {stream!r} takes no new records: every topology that reads it is draining or has ended; "
             "submit one that reads it, and open the injector anew"
+        )
+
+
+class RecordsLeftError(InjectorError):
+    """The stream's readers ended before they had taken all that was sent."""
+
+    def __init__(self, stream: str, computation: str) -> None:
+        super().__init__(
+            f"{computation!r}, which read stream {stream!r}, has ended with records un-ACKed: they are not in; "
+            "send them again from a new injector, under the ids that they have"
         )
 
 
