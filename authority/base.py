@@ -53,6 +53,7 @@ class Snapshot:
     sequencer: int
     commit: int
     removed: Sequence[str]
+    ended: Mapping[str, int]
     computations: Sequence[_Frozen]
     size_limit: int
     written: list[PartId] = field(default_factory=list)
@@ -60,8 +61,9 @@ class Snapshot:
 
     def parts(self) -> Iterator[tuple[PartId, bytes]]:
         """Encode part after part, each of about ``size_limit`` bytes; write each before asking for the next."""
-        if self.removed:
-            yield self._part(REMOVED_PART, Part("", MIN_TIMESTAMP, [], [], [], list(self.removed)))
+        if self.removed or self.ended:
+            gone = Part("", MIN_TIMESTAMP, [], [], [], list(self.removed), ended=dict(self.ended))
+            yield self._part(REMOVED_PART, gone)
         for frozen in self.computations:
             for number, rows in enumerate(self._pieces(frozen.shares)):
                 keys = [row for row in rows if isinstance(row, KeysRow)]
@@ -105,6 +107,7 @@ def freeze(registry: Registry, sequencer: int, commit: int, size_limit: int) -> 
         sequencer,
         commit,
         sorted(registry.removed),
+        dict(registry.ended),
         [
             _Frozen(
                 computation.name,

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from millwheel.authority.base import Snapshot, freeze
+from millwheel.authority.injected import InjectorComputation
 from millwheel.authority.journal import Expect, Percentile, Remove, decode_entry, decode_part, encode
 from millwheel.authority.pending import Pending
 from millwheel.authority.percentiles import Work, percentile_value
@@ -106,10 +107,10 @@ class AuthorityCore:
     def accept_sequencer(self, token: int, computation: str, member: Member, sequencer: int) -> None:
         """Let ``sequencer`` speak for ``member``, from now on (G4); its token is answered once that is journaled.
 
-        AcceptRefusedError if a larger one holds any of it, or the computation was removed.
+        AcceptRefusedError if a larger one holds any of it, or the computation (an injector: that life) was removed.
         """
-        if computation in self._registry.removed:
-            raise AcceptRefusedError(f"computation {computation} was removed")
+        if self._registry.is_over(computation, sequencer):
+            raise AcceptRefusedError(f"sequencer {sequencer}: {computation} was removed since it was drawn")
         if isinstance(member, str):
             self._pending.accepted(token, computation, self._registry.injector(computation).accept(member, sequencer))
         else:
@@ -123,7 +124,7 @@ class AuthorityCore:
         for report in reports:
             computation = registry.get(report.computation)
             if computation is None:
-                refused.append(Refusal(report, superseded=report.computation in registry.removed))
+                refused.append(Refusal(report, superseded=registry.is_over(report.computation, report.sequencer)))
                 continue
             changed = computation.report(report, now)
             if changed is None:
@@ -152,11 +153,19 @@ class AuthorityCore:
         """Whether ``computation`` has come back since ``sequencer`` was drawn: a larger one was accepted for it."""
         return any(accepted > sequencer for _, accepted in self.sequencers(computation))
 
-    def remove(self, token: int, computation: str) -> None:
-        """Forget a computation that was cancelled. The token is answered once it is journaled."""
+    def remove(self, token: int, computation: str, up_to: int = 0) -> None:
+        """Forget a computation that was cancelled. The token is answered once it is journaled.
+
+        ``up_to``: of an injector, the largest sequencer of its life that is over. Said again, it leaves the next life
+        alone: that one's expected set may be known, and none of its sequencers yet.
+        """
         found = self._registry.get(computation)
-        self._registry.remove(computation)
-        self._pending.change(token, Remove(computation), computation, found.shares() if found else ())
+        if isinstance(found, InjectorComputation) and 0 < up_to <= self._registry.ended.get(computation, 0):
+            # Changes nothing; the answer is to wait for whatever is not in the journal yet.
+            self._pending.change(token, Expect(computation, sorted(found.expected), found.expected_as_of), computation)
+            return
+        self._registry.remove(computation, up_to)
+        self._pending.change(token, Remove(computation, up_to), computation, found.shares() if found else ())
         self._pending.forget_value(computation)
 
     def decide_percentile(self, token: int, computation: str, basis_points: int, since: int) -> None:

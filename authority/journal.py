@@ -89,9 +89,10 @@ class Expect(msgspec.Struct, array_like=True, tag=3):
 
 
 class Remove(msgspec.Struct, array_like=True, tag=4):
-    """A computation was removed."""
+    """A computation was removed; of an injector the lives of which ``up_to`` is the largest sequencer (0: unknown)."""
 
     computation: str
+    up_to: int = 0
 
 
 class Percentile(msgspec.Struct, array_like=True, tag=5):
@@ -115,7 +116,10 @@ class Entry(msgspec.Struct, array_like=True):
 
 
 class Part(msgspec.Struct, array_like=True):
-    """A piece of one computation's base; all its pieces have the same value and expected set."""
+    """A piece of one computation's base; all its pieces have the same value and expected set.
+
+    ``removed``, ``ended``: see :class:`~millwheel.authority.registry.Registry`.
+    """
 
     computation: str
     value: int
@@ -125,6 +129,7 @@ class Part(msgspec.Struct, array_like=True):
     removed: list[str] = []
     percentiles: dict[int, int] = {}
     expected_as_of: int = 0
+    ended: dict[str, int] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -18,15 +18,17 @@ AnyComputation = KeyedComputation | InjectorComputation
 
 
 class Registry:
-    """The computations, and the names of those removed.
+    """The computations, and what is remembered of those removed.
 
-    Incarnation ids are never used twice, so a removed one is remembered: whoever still speaks for it is
-    a remnant. An injector's name is its stream's and may come back.
+    ``removed``: incarnation ids are never used twice, so whoever still speaks for one of these is a remnant.
+    ``ended``: an injector's name is its stream's and may come back; up to this sequencer whoever speaks for it is
+    a remnant of an earlier life.
     """
 
     def __init__(self) -> None:
         self._computations: dict[str, AnyComputation] = {}
         self.removed: set[str] = set()
+        self.ended: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[AnyComputation]:
         return iter(list(self._computations.values()))
@@ -54,17 +56,24 @@ class Registry:
         assert isinstance(found, InjectorComputation)
         return found
 
-    def remove(self, name: str) -> None:
-        """Forget a computation; an incarnation for good."""
+    def is_over(self, name: str, sequencer: int) -> bool:
+        """Whether ``sequencer`` speaks for a life of ``name`` that was removed."""
+        return name in self.removed or sequencer <= self.ended.get(name, 0)
+
+    def remove(self, name: str, up_to: int = 0) -> None:
+        """Forget a computation: an incarnation for good, an injector's lives as far as sequencer ``up_to``."""
         self._computations.pop(name, None)
         if not is_injector(name):
             self.removed.add(name)
+        elif up_to:
+            self.ended[name] = max(up_to, self.ended.get(name, 0))
 
     def load(self, parts: Iterable[Part]) -> None:
         """Take a whole base: its parts, in any order."""
         pieces: dict[str, list[Part]] = {}
         for part in parts:
             self.removed.update(part.removed)
+            self.ended.update(part.ended)
             if part.computation:
                 pieces.setdefault(part.computation, []).append(part)
         for name, found in pieces.items():
@@ -101,7 +110,7 @@ class Registry:
             )
         else:
             assert isinstance(change, Remove)
-            self.remove(change.computation)
+            self.remove(change.computation, change.up_to)
 
 
 def _keyed(name: str, parts: list[Part]) -> KeyedComputation:

@@ -210,12 +210,12 @@ class AuthorityShell:
         """Forget a computation that was cancelled; journaled when it returns.
 
         With ``up_to`` nothing happens if a larger sequencer was accepted: a stream's name may have come back while a
-        master that was deposed held on to the request.
+        master that was deposed held on to the request. Nor is one up to it accepted any more.
         """
         self._check()
         if up_to and self._core.outlives(computation, up_to):
             return
-        await self._journaled(lambda token: self._core.remove(token, computation))
+        await self._journaled(lambda token: self._core.remove(token, computation, up_to))
 
     async def watch(self, computations: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
         """The broadcast values of ``computations`` at once, then what changes; to a slow listener only the newest.

@@ -84,10 +84,13 @@ class Shard:
         self.core.expect_injectors(next(self._tokens), STREAM, names, as_of)
         self.flush()
 
-    def remove(self, computation: str) -> None:
-        self.core.remove(next(self._tokens), computation)
+    def remove(self, computation: str, up_to: int = 0) -> int:
+        token = next(self._tokens)
+        self.core.remove(token, computation, up_to)
         self.flush()
-        self.broadcasts.pop(computation, None)
+        if computation not in self.core.computations():
+            self.broadcasts.pop(computation, None)
+        return self.answers[token]
 
     def say(
         self, member: Member, sequencer: int, watermark: int, computation: str = COMPUTATION, **more: Any

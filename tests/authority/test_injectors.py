@@ -195,6 +195,43 @@ def test_an_injector_that_was_removed_may_come_back_under_its_streams_name() -> 
 
 
 @pytest.mark.parametrize("base", [False, True])
+def test_g4_an_injector_of_a_streams_earlier_life_has_no_say_in_the_next_6_2(*, base: bool) -> None:
+    """One that had finished, and went on saying so, ended the stream that came back under the name."""
+    shard = Shard(CoreSettings(snapshot_bytes=600) if base else None)
+    shard.accept("a", 3, INJECTOR)
+    shard.inject("a", 3, MAX_TIMESTAMP)
+    shard.remove(INJECTOR, up_to=4)
+    for process, sequencer in (("a", 3), ("late", 4)):
+        assert shard.say(process, sequencer, MAX_TIMESTAMP, INJECTOR)[0].superseded
+        with pytest.raises(AcceptRefusedError, match="injector/queries was removed since it was drawn"):
+            shard.core.accept_sequencer(99, INJECTOR, process, sequencer)
+        shard.restart()
+    shard.accept("b", 5, INJECTOR)
+    if base:
+        for value in range(20):
+            shard.inject("b", 5, value)
+        assert shard.snapshots > 0
+        shard.restart()
+    with pytest.raises(AcceptRefusedError, match="was removed"):
+        shard.core.accept_sequencer(99, INJECTOR, "a", 4)
+    assert shard.inject("b", 5, 50) == 50, "a is not waited for"
+
+
+def test_g7_a_delayed_removal_leaves_the_expected_set_of_a_streams_next_life_alone_7_2() -> None:
+    """Nobody would have told it again: the first process would have spoken for all of them."""
+    shard = Shard()
+    shard.accept("a", 3, INJECTOR)
+    shard.remove(INJECTOR, up_to=4)
+    shard.expect("a", "b", as_of=20)
+    shard.remove(INJECTOR, up_to=4)
+    shard.accept("a", 5, INJECTOR)
+    assert shard.inject("a", 5, 50) == MIN_TIMESTAMP
+    shard.restart()
+    shard.accept("b", 6, INJECTOR)
+    assert shard.inject("b", 6, 30) == 30
+
+
+@pytest.mark.parametrize("base", [False, True])
 def test_g7_what_a_paused_master_had_read_of_the_expected_set_takes_nobody_out_of_it_5_2(*, base: bool) -> None:
     shard = Shard(CoreSettings(snapshot_bytes=600) if base else None)
     shard.expect("a", "b", as_of=20)
