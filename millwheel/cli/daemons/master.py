@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Final
 
 from millwheel.cli.daemons.frame import Daemon, Role
-from millwheel.cli.daemons.pieces import cancel, keep
+from millwheel.cli.daemons.pieces import cancel, keep, patiently
 from millwheel.config import MasterSection
 from millwheel.core.time import seconds
 from millwheel.master.balancing import BalanceSettings
+from millwheel.master.counting import raise_counter, remember_drawn
 from millwheel.master.metrics import MasterCollector
 from millwheel.master.services import SERVICES, add_services
 from millwheel.master.services.watermarks import WatermarkProxy
@@ -41,10 +42,11 @@ def _balancing(section: MasterSection) -> BalanceSettings:
 
 @asynccontextmanager
 async def _master(daemon: Daemon) -> AsyncIterator[None]:
-    section = daemon.settings.master
+    section, coordinator, store = daemon.settings.master, daemon.backends.coordinator, daemon.backends.store
+    await patiently("comparing the counter of sequencers", lambda: raise_counter(coordinator, store))
     shell = MasterShell(
-        daemon.backends.coordinator,
-        daemon.backends.store,
+        coordinator,
+        store,
         daemon.address,
         MasterSettings(
             intervals_per_computation=section.intervals_per_computation, balancing=_balancing(daemon.settings.master)
@@ -55,12 +57,18 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
     add_services(daemon.server, shell)
     explaining = WatermarkProxy(shell)  # type: ignore[abstract]  # other calls are for the shards themselves
     add_WatermarkServiceServicer_to_server(explaining, daemon.server)
+
+    def drawn() -> int:
+        return shell.catalog.drawn if shell.catalog is not None else 0
+
+    remembering = asyncio.create_task(keep("remembering sequencers", lambda: remember_drawn(store, drawn)))
     # Leaving resigns: another replica leads at once.
     task = asyncio.create_task(keep("the master", shell.run))
     try:
         yield
     finally:
         await cancel(task)
+        await cancel(remembering)
 
 
 MASTER: Final = Role("master", (*SERVICES, "millwheel.v1.WatermarkService"), _master, lambda settings: _GRACE)
