@@ -12,18 +12,18 @@ from millwheel.coordination.contract import Compare, CoordinatorUnavailableError
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.catalog_keys import worker_key
 from millwheel.rpc.v1 import catalog_pb2 as catalog
-from millwheel.worker.shell.registration import Registration
+from millwheel.worker.shell.registration import Registration, WorkerIdTakenError
 
 KEY = worker_key("w1")
 TTL = 0.3
 
 
 class Rig:
-    def __init__(self, coordinator: MemoryCoordinator) -> None:
+    def __init__(self, coordinator: MemoryCoordinator, address: str = "10.0.0.1:7433", ttl: float = TTL) -> None:
         self.coordinator = coordinator
         self.lapses = 0
         self.errors: list[Exception] = []
-        self.registration = Registration(coordinator, "w1", "10.0.0.1:7433", TTL, self._lapsed)
+        self.registration = Registration(coordinator, "w1", address, ttl, self._lapsed)
 
     async def _lapsed(self) -> None:
         self.lapses += 1
@@ -182,4 +182,24 @@ async def test_a_transaction_that_takes_effect_late_does_not_cost_the_registrati
     assert (entry.created, entry.lease) == (before, rig.registration._lease)
     await rig.registration.close()
     assert await coordinator.get(KEY) is None
+    await coordinator.close()
+
+
+async def test_a_worker_is_refused_by_the_name_of_the_setting_while_another_has_its_id_7_1() -> None:
+    """It took the name, and the intervals; both opened what was assigned to it, under the same sequencers."""
+    coordinator = MemoryCoordinator()
+    first = Rig(coordinator, ttl=0.1)
+    await first.registration.start()
+    before = await first.created()
+    second = Rig(coordinator, "10.0.0.2:7433", ttl=0.1)
+    with pytest.raises(WorkerIdTakenError, match=r"the worker process at 10.0.0.1:7433 .*, and lives") as caught:
+        await second.registration.start()
+    assert "worker.id" in caught.value.remedy
+    assert await first.created() == before
+    # The first one dies without a word: its lease is waited for, and no longer.
+    assert first.registration._task is not None
+    first.registration._task.cancel()
+    await second.registration.start()
+    assert await second.created() > before
+    await second.registration.close()
     await coordinator.close()

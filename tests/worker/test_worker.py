@@ -14,9 +14,10 @@ from millwheel.client.report_stream import PendingOf
 from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.catalog import OwnedInterval
-from millwheel.core.catalog_keys import chunk_key
+from millwheel.core.catalog_keys import chunk_key, worker_key
 from millwheel.core.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.sdk.errors import PackageError, UsageError
 from millwheel.worker.messages import AsyncHook, Deposed, PrepareRelease, ReleasePrepared, Report, SequenceChecked, Tick
 from millwheel.worker.shell import worker as worker_module
@@ -207,6 +208,33 @@ async def test_g3_what_was_given_up_with_the_registration_is_not_opened_again_un
     assert await one._reconcile()
     assert list(one.hosted) == ["c.1.j1"]
     await one._drop_all()
+
+
+async def test_g3_of_two_processes_of_one_name_one_opens_what_is_assigned_to_it_7_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both did, under one sequencer. Whose journal it was neither knew for certain, and records went to the other."""
+    one = worker(tmp_path)
+    coordinator, key = one.coordinator, worker_key("w1")
+    monkeypatch.setattr(one._builder, "build", lambda interval: Built(ScriptedCore(), ()))  # type: ignore[arg-type]
+    await one.start()
+    before = await coordinator.get(key)
+    assert before is not None
+    endpoint = Endpoint(worker_id="w1", address="here:1")
+    put = Put(key, catalog.WorkerRecord(endpoint=endpoint, started_at_us=1).SerializeToString())
+    await coordinator.transact((), (), [key])
+    revision = (await coordinator.transact((), [put])).revision
+    given = catalog.IntervalRecord(journal="c.1.j1", sequencer=4, owner=endpoint, owner_revision=revision)
+    chunk = catalog.IntervalMapRecord(intervals=[given])
+    await coordinator.transact((), [Put(chunk_key("c.1", 0), chunk.SerializeToString())])
+    await until(lambda: "c.1" in one.catalog.tables)
+    await asyncio.sleep(0.01)
+    assert one.hosted == {}
+    assert "this worker owns nothing" in caplog.text
+    assert "worker.id" in caplog.text
+    await coordinator.transact((), (), [key])
+    await until(lambda: one.catalog.registration("w1") > revision)
+    await one.close()
 
 
 async def test_a_worker_that_ends_makes_its_intervals_ready_for_others_first_7_1(tmp_path: Path) -> None:

@@ -9,16 +9,32 @@ from typing import Final
 
 from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, LeaseExpiredError, Put
 from millwheel.core.catalog_keys import worker_key
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.worker.shell.runloop import wall_now
 
-__all__ = ["Registration"]
+__all__ = ["Registration", "WorkerIdTakenError"]
 
 log = logging.getLogger("millwheel.worker")
 
 _RENEWALS: Final = 3
 """Renewals in one time to live: two may fail before the lease ends."""
+
+_PATIENCE: Final = 2
+"""Times to live that the registration of a process elsewhere may last, for it to be taken for one that has died."""
+
+
+class WorkerIdTakenError(RequestError):
+    """Another process lives under this one's name: the same configuration was started twice."""
+
+    def __init__(self, worker_id: str, address: str) -> None:
+        super().__init__(
+            FailureCode.FAILED_PRECONDITION,
+            f"the name {worker_id!r} is taken: the worker process at {address} is registered under it, and lives",
+            "give each worker daemon a worker.id of its own, or none: then it is the machine's name and the port",
+            reason="WORKER_ID_TAKEN",
+        )
 
 
 class Registration:
@@ -47,7 +63,7 @@ class Registration:
         self._wanted = asyncio.Event()
 
     async def start(self) -> None:
-        """Register, and stay so."""
+        """Register, and stay so. WorkerIdTakenError: another process has the name, and goes on having it."""
         await self._register()
         self._task = asyncio.get_running_loop().create_task(self._stay())
 
@@ -65,12 +81,18 @@ class Registration:
         """Give up every interval, and come back for fresh sequencers: after an error that only a takeover mends."""
         self._wanted.set()
 
+    def is_own(self, record: catalog.WorkerRecord) -> bool:
+        """Whether ``record`` was put by this very process."""
+        return record == self._record
+
     async def _register(self) -> None:
         """Put the record anew, whatever is there, in the name of a process before this one or of an earlier attempt.
 
+        What is there of a process with another address is waited for first: that one may live.
         Each step says what it found: of a transaction that timed out it is not known when it takes effect, and one that
         did so after all others would replace or take away the record of a lease that goes on being renewed.
         """
+        await self._vacancy()
         self._lease = await self._coordinator.grant_lease(self._ttl)
         key = worker_key(self._record.endpoint.worker_id)
         put = Put(key, self._record.SerializeToString(), self._lease)
@@ -80,6 +102,21 @@ class Registration:
             for entry in (await self._coordinator.list(key)).entries:
                 if entry.key == key:
                     await self._coordinator.transact([Compare(key, entry.modified)], deletes=[key])
+
+    async def _vacancy(self) -> None:
+        """Wait for the end of a registration by another process elsewhere; WorkerIdTakenError if it does not end."""
+        mine = self._record.endpoint
+        began = asyncio.get_running_loop().time()
+        while True:
+            entries = (await self._coordinator.list(worker_key(mine.worker_id))).entries
+            found = [entry for entry in entries if entry.key == worker_key(mine.worker_id) and not entry.damage]
+            other = catalog.WorkerRecord.FromString(found[0].value).endpoint.address if found else mine.address
+            if other == mine.address:
+                return
+            if asyncio.get_running_loop().time() - began > _PATIENCE * self._ttl:
+                raise WorkerIdTakenError(mine.worker_id, other)
+            log.warning("the name %s is that of the process at %s: waiting for its lease", mine.worker_id, other)
+            await asyncio.sleep(self._ttl / _RENEWALS)
 
     async def _stay(self) -> None:
         while True:
@@ -120,6 +157,8 @@ class Registration:
             try:
                 await step()
                 return
+            except WorkerIdTakenError as error:
+                log.error("this worker owns nothing: %s", error)
             except CoordinatorError as error:
                 log.warning("registering failed, trying again: %s", error)
-                await asyncio.sleep(self._ttl / _RENEWALS)
+            await asyncio.sleep(self._ttl / _RENEWALS)

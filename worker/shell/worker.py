@@ -53,7 +53,7 @@ from millwheel.worker.shell.mending import Mending
 from millwheel.worker.shell.opening import ReadAhead
 from millwheel.worker.shell.peers import PeerConnection
 from millwheel.worker.shell.programs import Programs
-from millwheel.worker.shell.registration import Registration
+from millwheel.worker.shell.registration import Registration, WorkerIdTakenError
 from millwheel.worker.shell.routing import Routing
 from millwheel.worker.shell.runloop import RunQueue
 from millwheel.worker.shell.watching import SenderWatch, Watermarks
@@ -173,6 +173,8 @@ class Worker:
         """The incarnations that there were when hosts were last told of the catalog."""
         self._known_consumers: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._displaced = ""
+        """Where another process is that has this one's name, when that was last looked at."""
         self._registration = Registration(
             coordinator, settings.worker_id, settings.address, settings.lease, self._drop_all
         )
@@ -247,8 +249,7 @@ class Worker:
 
     def _absence(self, journal: str) -> str:
         """Why an interval that is assigned to this worker does not run here; empty if it is not assigned to it."""
-        worker_id = self.settings.worker_id
-        for one in self.catalog.owned_by(worker_id, self.catalog.registration(worker_id)):
+        for one in self._owned():
             if one.interval.journal == journal:
                 found = self.catalog.computation(one.incarnation)
                 failure = self.programs.failure(code_of(*_specs(found))) if found is not None else ""
@@ -322,10 +323,8 @@ class Worker:
         """
         # Before anything is let go of: an interval that changes to new code does not wait for it to come.
         complete = await self._load_code_of_all()
-        worker_id = self.settings.worker_id
-        owned = {
-            one.interval.journal: one for one in self.catalog.owned_by(worker_id, self.catalog.registration(worker_id))
-        }
+        self._heed_namesake()
+        owned = {one.interval.journal: one for one in self._owned()}
         gone = [
             journal
             for journal, hosted in self.hosted.items()
@@ -358,6 +357,26 @@ class Worker:
         await asyncio.gather(*stopping)
         self._forget_code()
         return complete
+
+    def _owned(self) -> list[OwnedInterval]:
+        """What is assigned to this very process, and not to another of its name: of two that open an interval under one
+        sequencer neither could tell whose an append of unknown outcome was (G3)."""
+        worker_id = self.settings.worker_id
+        return [] if self._namesake() else self.catalog.owned_by(worker_id, self.catalog.registration(worker_id))
+
+    def _namesake(self) -> str:
+        """Where another process is that is registered under this one's name; empty if there is none."""
+        record = self.catalog.workers.get(self.settings.worker_id)
+        return "" if record is None or self._registration.is_own(record) else record.endpoint.address
+
+    def _heed_namesake(self) -> None:
+        """Say that there is another process of this name; register anew when it has gone."""
+        before, self._displaced = self._displaced, self._namesake()
+        if self._displaced and self._displaced != before:
+            error = WorkerIdTakenError(self.settings.worker_id, self._displaced)
+            log.error("this worker owns nothing from now on: %s", error)
+        elif before and self.settings.worker_id not in self.catalog.workers:
+            self._registration.renew_from_scratch()
 
     async def _load_code_of_all(self) -> bool:
         return await self.programs.load_all(record.spec for _, record in self.catalog.live_topologies())
