@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from millwheel.coordination.contract import Coordinator
 from millwheel.core.catalog import Catalog
-from millwheel.core.catalog_keys import LOGS, TOPOLOGIES
+from millwheel.worker.shell.follower import read_topologies
 
 __all__ = ["Edges"]
 
@@ -42,15 +42,8 @@ class Edges:
         """
         edge = consumer, stream
         if edge not in self._gone:
-            now = Catalog()
-            for prefix in (TOPOLOGIES, LOGS):
-                # Two readings: of a consumer's life, its record alone tells.
-                part = Catalog()
-                part.load(await self._coordinator.list(prefix))
-                # What cannot be read may be what has the consumer.
-                part.check_shape()
-                now.topologies.update(part.topologies)
-                now.logs.update(part.logs)
+            # What cannot be read may be what has the consumer. Of a consumer's life, its record alone tells.
+            now = await read_topologies(self._coordinator)
             if edge in now.edges():
                 return False
             if edge not in self._known:

@@ -11,12 +11,30 @@ from typing import Final
 
 from millwheel.coordination.contract import CompactedError, Coordinator, CoordinatorUnavailableError
 from millwheel.core.catalog import Catalog
+from millwheel.core.catalog_keys import LOGS, TOPOLOGIES
 
-__all__ = ["follow"]
+__all__ = ["follow", "read_topologies"]
 
 log = logging.getLogger("millwheel.worker")
 
 _AGAIN: Final = 0.5
+
+
+async def read_topologies(coordinator: Coordinator) -> Catalog:
+    """The topologies and logs, by linearizable reads.
+
+    DamagedValueError if one cannot be read: it may consume any stream, so nothing can be run without it.
+    A process that runs may know it from before, and go on. One that does not must not stand by its side, to be given
+    intervals that it cannot run.
+    """
+    known = Catalog()
+    for prefix in (TOPOLOGIES, LOGS):
+        part = Catalog()
+        part.load(await coordinator.list(prefix))
+        part.check_shape()
+        known.topologies.update(part.topologies)
+        known.logs.update(part.logs)
+    return known
 
 
 async def follow(coordinator: Coordinator, catalog: Catalog) -> AsyncIterator[None]:

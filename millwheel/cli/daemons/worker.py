@@ -21,6 +21,7 @@ from millwheel.core.catalog_keys import LEADERSHIP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.worker.interval import Settings as CoreSettings
 from millwheel.worker.shell.authority import AuthorityLink
+from millwheel.worker.shell.follower import read_topologies
 from millwheel.worker.shell.metrics import WorkerCollector
 from millwheel.worker.shell.worker import Worker, WorkerSettings
 
@@ -66,6 +67,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
     worker.add_services(daemon.server)
     daemon.registry.register(WorkerCollector(worker.interval_cores, worker.quarantined_places))
     try:
+        await patiently("reading the topologies", lambda: read_topologies(coordinator))
         await patiently("registering", worker.start)
         yield
     finally:

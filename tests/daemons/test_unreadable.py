@@ -1,0 +1,48 @@
+"""A worker that starts while a topology's record is damaged (decision 18; 7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from millwheel.cli.backends import Backends, Tell
+from millwheel.cli.daemons import pieces
+from millwheel.cli.daemons.frame import run_daemon
+from millwheel.cli.daemons.worker import WORKER
+from millwheel.config import Configuration, load
+from millwheel.coordination.contract import Put
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.core.catalog_keys import topology_key, worker_key
+from millwheel.rpc.channel import Backoff
+from millwheel.store.memory import MemoryStore
+from tests.worker.doubles import until
+
+
+async def test_g8_a_worker_that_cannot_read_a_topology_is_given_no_intervals_of_others_7_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It registered, ran nothing, and was given what others, who know the record from before, can go on with."""
+    monkeypatch.setattr(pieces, "_AGAIN", Backoff(0.05, 0.05))
+    coordinator, key = MemoryCoordinator(), topology_key("words")
+    await coordinator.transact((), [Put(key, b"\xff")])
+
+    async def backends(configuration: Configuration, tell: Tell) -> Backends:
+        return Backends(MemoryStore(), coordinator, AsyncExitStack())
+
+    flags = {"coordinator.kind": "embedded", "coordinator.path": "-", "store.kind": "embedded", "store.path": "-"}
+    flags |= {"rpc.listen": "127.0.0.1:0", "metrics.listen": "off", "worker.id": "w"}
+    configuration = load(None, {}, {**flags, "worker.packages": str(tmp_path)})
+    stop = asyncio.Event()
+    daemon = asyncio.create_task(run_daemon(WORKER, configuration, stop, open_with=backends))
+    await until(lambda: "topologies/words is damaged" in caplog.text)
+    assert "restore the coordinator from a snapshot" in caplog.text
+    assert await coordinator.get(worker_key("w.0")) is None
+    await coordinator.transact((), (), [key])
+    async with asyncio.timeout(5):
+        while await coordinator.get(worker_key("w.0")) is None:  # noqa: ASYNC110 a coordinator is asked
+            await asyncio.sleep(0.01)
+    stop.set()
+    await daemon
