@@ -106,7 +106,7 @@ def freeze(registry: Registry, sequencer: int, commit: int, size_limit: int) -> 
     return Snapshot(
         sequencer,
         commit,
-        sorted(registry.removed),
+        list(registry.removed),
         dict(registry.ended),
         [
             _Frozen(

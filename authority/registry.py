@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from millwheel.authority.injected import InjectorComputation
 from millwheel.authority.journal import AcceptKeys, AcceptProcess, Change, Entry, Expect, Part, Percentile, Remove
@@ -10,24 +11,32 @@ from millwheel.authority.keyed import KeyedComputation
 from millwheel.authority.shares import Share
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import MIN_TIMESTAMP
-from millwheel.rpc.watermarks import is_injector
+from millwheel.rpc.watermarks import INJECTOR_PREFIX, is_injector
 
 __all__ = ["AnyComputation", "Registry"]
 
 AnyComputation = KeyedComputation | InjectorComputation
 
+MOST_REMEMBERED: Final = 10_000
+"""Removed incarnations, and streams that had earlier lives, that are remembered: the last ones."""
+
+_OTHERS: Final = INJECTOR_PREFIX
+"""In place of a name: injectors that are not remembered one by one any more. No stream has an empty name."""
+
 
 class Registry:
     """The computations, and what is remembered of those removed.
 
-    ``removed``: incarnation ids are never used twice, so whoever still speaks for one of these is a remnant.
+    ``removed``: incarnation ids are never used twice, so whoever still speaks for one of these is a remnant. One that
+    was paused for longer than it is remembered brings back what nobody listens to.
     ``ended``: an injector's name is its stream's and may come back; up to this sequencer whoever speaks for it is
-    a remnant of an earlier life.
+    a remnant of an earlier life. For those remembered no more it is the largest of them all: new processes have larger
+    ones.
     """
 
     def __init__(self) -> None:
         self._computations: dict[str, AnyComputation] = {}
-        self.removed: set[str] = set()
+        self.removed: dict[str, None] = {}
         self.ended: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[AnyComputation]:
@@ -58,21 +67,31 @@ class Registry:
 
     def is_over(self, name: str, sequencer: int) -> bool:
         """Whether ``sequencer`` speaks for a life of ``name`` that was removed."""
-        return name in self.removed or sequencer <= self.ended.get(name, 0)
+        if name in self.removed or sequencer <= self.ended.get(name, 0):
+            return True
+        if not is_injector(name) or sequencer > self.ended.get(_OTHERS, 0):
+            return False
+        found = self._computations.get(name)
+        return found is None or all(share.sequencer != sequencer for share in found.shares())
 
     def remove(self, name: str, up_to: int = 0) -> None:
         """Forget a computation: an incarnation for good, an injector's lives as far as sequencer ``up_to``."""
         self._computations.pop(name, None)
         if not is_injector(name):
-            self.removed.add(name)
+            self.removed[name] = None
         elif up_to:
-            self.ended[name] = max(up_to, self.ended.get(name, 0))
+            self.ended[name] = max(up_to, self.ended.pop(name, 0))
+        while len(self.removed) > MOST_REMEMBERED:
+            del self.removed[next(iter(self.removed))]
+        while len(self.ended) > MOST_REMEMBERED:
+            oldest = next(one for one in self.ended if one != _OTHERS)
+            self.ended[_OTHERS] = max(self.ended.pop(oldest), self.ended.get(_OTHERS, 0))
 
     def load(self, parts: Iterable[Part]) -> None:
         """Take a whole base: its parts, in any order."""
         pieces: dict[str, list[Part]] = {}
         for part in parts:
-            self.removed.update(part.removed)
+            self.removed.update(dict.fromkeys(part.removed))
             self.ended.update(part.ended)
             if part.computation:
                 pieces.setdefault(part.computation, []).append(part)

@@ -216,6 +216,8 @@ class MasterCore:
                 elif record.state == catalog.TOPOLOGY_STATE_CANCELLED:
                     overdue = record.state_changed_at_us < self._forget_before()
                     self._tidy_at = -1 if overdue else self._tidy_at
+            topologies = self.catalog.topologies.items()
+            self._drains.keep([name for name, one in topologies if one.state == catalog.TOPOLOGY_STATE_DRAINING])
             if any(retired_at < self._forget_before() for retired_at in self.catalog.retired_queries.values()):
                 self._tidy_at = -1
         operation = self._operation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, format_timestamp
@@ -55,6 +55,11 @@ class DrainWatch:
     def waiting_for(self, topology: str) -> list[str]:
         """What the last look found still to be done, for people."""
         return self._waiting.get(topology, ["the first look at its intervals"])
+
+    def keep(self, topologies: Collection[str]) -> None:
+        """Forget all but these, which drain."""
+        for topology in (self._waiting.keys() | self._quiet.keys() | self._through) - set(topologies):
+            self.forget(topology)
 
     def forget(self, topology: str) -> None:
         """It does not drain (any more)."""

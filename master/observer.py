@@ -28,9 +28,12 @@ class Observer:
 
     def __init__(self) -> None:
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._idle: set[str] = set()
+        """Those that nobody has asked for since the last sweep."""
 
     def channel(self, address: str) -> grpc.aio.Channel:
-        """The channel to a server."""
+        """The channel to a server; to be used at once."""
+        self._idle.discard(address)
         if address not in self._channels:
             self._channels[address] = open_channel(address)
         return self._channels[address]
@@ -115,6 +118,16 @@ class Observer:
                 ),
                 timeout=DEFAULT_DEADLINE,
             )
+
+    async def sweep(self) -> None:
+        """Close the channels to whom nothing was asked since this was done last: servers come, and go for good.
+
+        To be done so seldom that every call has ended in between.
+        """
+        gone = [self._channels.pop(address) for address in self._idle]
+        self._idle = set(self._channels)
+        for channel in gone:
+            await channel.close(None)
 
     async def close(self) -> None:
         """Close the channels."""

@@ -128,6 +128,9 @@ class Packages:
                 for one in self._index.stored
                 if one not in named and now - self._wanted_at.setdefault(one, now) >= idle
             ]
+            # What is being uploaded is not stored yet.
+            fresh = {one: at for one, at in self._wanted_at.items() if one in self._index.stored or now - at < idle}
+            self._wanted_at = fresh
             if gone:
                 commit = self._commit + 1
                 for digest in gone:

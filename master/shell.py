@@ -33,6 +33,8 @@ from millwheel.store.contract import StateStore
 __all__ = ["MasterShell", "steady_clock", "wall_clock"]
 
 _PAUSE_AFTER_FAULT: Final = 1.0
+_SWEEP: Final = 60.0
+"""Seconds after which channels are closed that nobody used; longer than any call."""
 _log = logging.getLogger(__name__)
 
 
@@ -79,13 +81,20 @@ class MasterShell:
     async def run(self) -> None:
         """Stand for election again and again, until this task is cancelled."""
         present = asyncio.ensure_future(keep_present(self.coordinator, self.address, self._ttl, self._clock()))
+        sweeping = asyncio.ensure_future(self._sweep())
         try:
             while True:
                 await self._lead(await self._election.campaign())
         finally:
             present.cancel()
-            await asyncio.gather(present, return_exceptions=True)
+            sweeping.cancel()
+            await asyncio.gather(present, sweeping, return_exceptions=True)
             await self.observer.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP)
+            await self.observer.sweep()
 
     async def _lead(self, leadership: Leadership) -> None:
         look, forget = self.observer.look, self.observer.forget

@@ -75,6 +75,7 @@ class ShardedWatermarks:
         self._refresh = refresh
         self._clients: dict[Hashable, WatermarkClient] = {}
         self._follower: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> ShardedWatermarks:
         return self
@@ -89,7 +90,14 @@ class ShardedWatermarks:
             await asyncio.gather(self._follower, return_exceptions=True)
             self._follower = None
         clients, self._clients = list(self._clients.values()), {}
-        await asyncio.gather(*(client.close() for client in clients))
+        await asyncio.gather(*(client.close() for client in clients), *self._closing)
+
+    def keep(self, computations: Iterable[str]) -> None:
+        """Hang up on the shards that none of these is kept by: nobody watches or reports there any more."""
+        for shard in self._clients.keys() - {self._places.shard_of(computation) for computation in computations}:
+            task = asyncio.create_task(self._clients.pop(shard).close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     def of(self, computation: str) -> WatermarkClient:
         """The client of the computation's shard."""

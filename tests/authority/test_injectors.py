@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from millwheel.authority import registry
 from millwheel.authority.core import CoreSettings
+from millwheel.core.keys import ALL_KEYS
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import AcceptRefusedError
@@ -245,3 +247,28 @@ def test_g7_what_a_paused_master_had_read_of_the_expected_set_takes_nobody_out_o
     assert shard.inject("b", 2, 30) == 30
     shard.expect("a", as_of=21)
     assert shard.known(INJECTOR) == 50
+
+
+@pytest.mark.parametrize("base", [False, True])
+def test_g13_what_was_removed_is_remembered_as_far_as_it_matters_7_2(
+    *, base: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every incarnation and stream that ever was stayed in memory and in each base."""
+    monkeypatch.setattr(registry, "MOST_REMEMBERED", 3)
+    shard = Shard(CoreSettings(snapshot_bytes=300) if base else None)
+    shard.accept("old", 2, "injector/lasting")
+    for number in range(3, 20):
+        shard.accept(ALL_KEYS, number, f"c.{number}")
+        shard.remove(f"c.{number}")
+        shard.remove(f"injector/s{number}", up_to=number)
+    shard.restart()
+    assert shard.snapshots > 0 or not base
+    assert len(shard.core._registry.removed) == len(shard.core._registry.ended) == 3
+    for stream in ("s3", "s19"):
+        with pytest.raises(AcceptRefusedError, match="was removed"):
+            shard.core.accept_sequencer(99, f"injector/{stream}", "a", 3)
+    assert shard.say(ALL_KEYS, 19, 5, "c.19")[0].superseded
+    shard.accept("a", 20, "injector/s3")
+    # A process that was accepted long before goes on.
+    shard.accept("old", 2, "injector/lasting")
+    assert shard.report("old", 2, 7, "injector/lasting") == 7

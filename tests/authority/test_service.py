@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 
 import grpc
 import pytest
 
+from millwheel.client.shards import ShardedWatermarks
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.core.keys import ALL_KEYS, KeyInterval
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -383,3 +384,22 @@ async def test_malformed_requests_are_refused_with_the_field_named(serve: Serve)
                 FailureCode.INVALID_ARGUMENT,
                 [where],
             )
+
+
+async def test_g13_a_client_hangs_up_on_shards_that_it_needs_no_more() -> None:
+    """An injector kept a connection for each consumer that its stream had ever had."""
+
+    class Apart:
+        def shard_of(self, computation: str) -> Hashable:
+            return computation
+
+        async def address_of(self, shard: Hashable) -> str:
+            return "127.0.0.1:1"
+
+    async with ShardedWatermarks(Apart(), on_refused=lambda _: None) as sharded:
+        for number in range(5):
+            kept = sharded.of("injector/s")
+            sharded.of(f"c.{number}")
+            sharded.keep(["injector/s", f"c.{number}"])
+            assert len(sharded._clients) == 2
+        assert sharded.of("injector/s") is kept

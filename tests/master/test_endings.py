@@ -353,3 +353,24 @@ def test_g8_a_clock_that_is_set_back_keeps_nothing_waiting_7_1() -> None:
     assert isinstance(master.core.transacted(transact.operation, None)[0], Reload)
     assert not any(isinstance(one, Reload) for one in master.core.ticked(Timestamp(seconds(80))))
     assert any(isinstance(one, Reload) for one in master.core.ticked(Timestamp(seconds(83)))), "it is read again"
+
+
+async def test_g13_channels_to_servers_that_have_gone_are_closed() -> None:
+    """A worker that comes back has another address wherever addresses are given out anew."""
+    observer = Observer()
+    for number in range(1, 50):
+        observer.channel(f"10.0.0.{number}:7450")
+        asked = observer.channel("10.0.0.100:7450")
+        await observer.sweep()
+        assert len(observer._channels) <= 3
+    assert observer.channel("10.0.0.100:7450") is asked
+    await observer.close()
+
+
+def test_g13_a_drain_that_has_ended_leaves_nothing_behind() -> None:
+    _, master = draining()
+    master.core._drains._through.update(["long-ago", "zeitgeist"])
+    master.core._drains._waiting["long-ago"] = ["its injectors"]
+    master.tick(int(seconds(5)))
+    drains = master.core._drains
+    assert "long-ago" not in drains._through | drains._waiting.keys()

@@ -10,6 +10,7 @@ from millwheel.core.catalog import Catalog
 from millwheel.core.catalog_keys import topology_key
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as topology
+from millwheel.worker.shell import discarding
 from millwheel.worker.shell.discarding import Edges
 
 
@@ -37,4 +38,14 @@ async def test_g1_a_topology_that_cannot_be_read_may_have_the_consumer_4_1() -> 
     await coordinator.transact((), [Put(topology_key("t"), b"\xff")])
     with pytest.raises(DamagedValueError, match="topologies/t"):
         await Edges(coordinator, Catalog()).is_gone("c.1", "s")
+    await coordinator.close()
+
+
+async def test_g13_of_consumers_that_are_gone_no_more_than_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discarding, "_MOST_GONE", 3)
+    coordinator = MemoryCoordinator()
+    edges = Edges(coordinator, Catalog())
+    for number in range(10):
+        assert await edges.is_gone(f"c.{number}", "s")
+        assert len(edges._gone) <= 3
     await coordinator.close()

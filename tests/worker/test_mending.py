@@ -20,3 +20,10 @@ def test_an_interval_that_was_well_for_long_begins_anew() -> None:
     mending = Mending()
     assert [mending.fault("j", at) for at in (0, 10, 20)] == [1, 2, 4]
     assert mending.fault("j", 20 + 601) == 1
+
+
+def test_g13_errors_of_long_ago_are_forgotten() -> None:
+    mending = Mending()
+    for number in range(1_000):
+        mending.fault(f"c.1.j{number}", 10.0 * number)
+    assert len(mending._faults) <= 61

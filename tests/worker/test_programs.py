@@ -94,3 +94,11 @@ async def test_g8_a_package_that_takes_long_or_is_broken_holds_no_other_back_7_1
         programs.close()
         for spec in (late, slow, broken, fine):
             unload_package(spec.code.digest)
+
+
+async def test_g13_nothing_is_kept_of_packages_that_came_and_went(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, missing)
+    for number in range(20):
+        with pytest.raises(PackageError):
+            await programs.load(specs.CodeReference(digest=f"{number:064x}", entry_point="m:t"))
+    assert not programs._locks

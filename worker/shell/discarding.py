@@ -7,11 +7,16 @@ for one that is gone before the coordinator itself has said so.
 
 from __future__ import annotations
 
+from typing import Final
+
 from millwheel.coordination.contract import Coordinator
 from millwheel.core.catalog import Catalog
 from millwheel.worker.shell.follower import read_topologies
 
 __all__ = ["Edges"]
+
+_MOST_GONE: Final = 1_000
+"""Edges that are known to be gone, at most: what is forgotten is asked for again."""
 
 Edge = tuple[str, str]
 """(consumer's incarnation, stream)."""
@@ -46,6 +51,9 @@ class Edges:
             now = await read_topologies(self._coordinator)
             if edge in now.edges():
                 return False
-            if edge not in self._known:
-                self._gone.add(edge)
-        return edge in self._gone
+            if edge in self._known:
+                return False
+            if len(self._gone) >= _MOST_GONE:
+                self._gone.clear()
+            self._gone.add(edge)
+        return True

@@ -30,9 +30,8 @@ class Mending:
     def fault(self, journal: str, now: float) -> float | None:
         """An interval was given up at ``now`` (seconds of a steady clock): seconds until a takeover is to be had,
         doubling from error to error; None if there were enough of them."""
-        known = self._faults.get(journal)
-        if known is None or now - known.last > _WELL:
-            known = self._faults[journal] = _Faults(0, now)
+        self._faults = {one: faults for one, faults in self._faults.items() if now - faults.last <= _WELL}
+        known = self._faults.setdefault(journal, _Faults(0, now))
         known.count += 1
         known.last = now
         if known.count > _MOST:

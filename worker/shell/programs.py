@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 from millwheel.core.catalog import Consumer, code_of
 from millwheel.rpc.v1 import topology_pb2 as topology
@@ -66,7 +67,8 @@ class Programs:
         self._fetch = fetch
         self._loaded: dict[Place, Topology] = {}
         self._failures: dict[Place, str] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By digest; one is there for as long as somebody holds it, or waits for it."""
         self._loading: dict[Place, asyncio.Task[None]] = {}
         self.on_loaded: Callable[[], None] = lambda: None
         """Called when a package that was not waited for is loaded, or has failed."""

@@ -219,6 +219,7 @@ class InjectorCore:
         if left is not None:
             self.failed = self.failed or RecordsLeftError(self.stream, left)
             return []
+        self._watermarks = {name: told for name, told in self._watermarks.items() if name in routing.consumers}
         out = self._connections(routing)
         lanes: dict[Lane, None] = {}
         homeless: dict[tuple[str, IdScope], list[Batch]] = {}

@@ -8,7 +8,7 @@ and on objects with attributes of the encoded names.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -28,6 +28,9 @@ GivenKeys = Mapping[str, Sequence[str | bytes]] | Sequence[str | bytes]
 """Columns of keys by computation name (or "topology/computation"); or one column for all consumers."""
 
 _Extract = Callable[[Any], bytes]
+
+_MOST_EXTRACTORS: Final = 1_000
+"""Kept, at most: consumers come and go for as long as the stream lives."""
 
 
 class RecordEncoder:
@@ -144,7 +147,10 @@ class RecordEncoder:
     def _extractor(self, consumer: ConsumerRouting, kind: type) -> _Extract:
         extract = self._by_type.get((consumer.incarnation, kind))
         if extract is None:
-            extract = self._by_type[consumer.incarnation, kind] = self._make_extractor(consumer, kind)
+            extract = self._make_extractor(consumer, kind)
+            if len(self._by_type) >= _MOST_EXTRACTORS:
+                self._by_type.clear()
+            self._by_type[consumer.incarnation, kind] = extract
         return extract
 
     def _make_extractor(self, consumer: ConsumerRouting, kind: type) -> _Extract:

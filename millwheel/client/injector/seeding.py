@@ -89,6 +89,8 @@ class WatermarkSeed:
         self._watched = wanted
         if self._watcher is not None:
             self._watcher.cancel()
+        # Consumers come and go for as long as the stream lives.
+        self._client.keep(wanted)
         self._watcher = asyncio.create_task(self._watch(wanted), name="watermarks")
 
     async def _watch(self, computations: frozenset[str]) -> None:

@@ -40,6 +40,9 @@ of a journal are never used again."""
 
 _READ_AT_ONCE: Final = 64
 
+_MOST_OWN: Final = 10_000
+"""Heads that are kept in memory: the ones written last. Whoever lets go of a journal does not say so."""
+
 _HEAD: Final = f"WHERE journal = ? AND entry = {HEAD_ROW}"
 _CONDITION: Final = "WHERE journal = ? AND entry = ? IF sequencer = ? AND commit = ? AND floor <= ?"
 _TEXTS: Final = {
@@ -116,7 +119,7 @@ class Journals:
         head = await self._session.settle(lambda _: self.head(journal))
         if head.sequencer != sequencer:
             raise SequencerRefusedError(journal, head.sequencer, head.commit)
-        self._own[journal] = head
+        self._keep(journal, head)
         return head
 
     async def seal(self, journal: str, sequencer: int) -> JournalHead:
@@ -168,7 +171,7 @@ class Journals:
                 raise SequencerRefusedError(journal, held, commit)
 
         await self._session.settle(attempt)
-        self._own[journal] = JournalHead(append.sequencer, append.commit, append.floor, append.parts)
+        self._keep(journal, JournalHead(append.sequencer, append.commit, append.floor, append.parts))
 
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
         """See :meth:`StateStore.read_entries`."""
@@ -196,6 +199,13 @@ class Journals:
         await self._session.settle(lambda _: self._session.execute(self._statements["drop"], (journal, journal)))
         await self._session.repeat(self._statements["delete"], (journal, TERMINAL_SEQUENCER))
         self._own.pop(journal, None)
+
+    def _keep(self, journal: str, head: JournalHead) -> None:
+        """Remember a head that was just written; what is forgotten for it is read again, if need be."""
+        self._own.pop(journal, None)
+        self._own[journal] = head
+        if len(self._own) > _MOST_OWN:
+            del self._own[next(iter(self._own))]
 
     def _bind_append(self, journal: str, append: Append, value: bytes) -> tuple[PreparedStatement, tuple[object, ...]]:
         condition = (append.sequencer, append.commit - 1, append.floor)

@@ -1,0 +1,22 @@
+"""What a process remembers of journals is bounded: nobody tells it which it has let go of (G13)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from millwheel.store.cassandra import journals
+from millwheel.store.cassandra.journals import Journals
+from millwheel.store.contract import JournalHead
+
+
+def test_g13_the_heads_written_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All journals that ever were owned here were, with their part lists."""
+    monkeypatch.setattr(journals, "_MOST_OWN", 3)
+    kept = Journals(cast("Any", None), {})
+    for number in range(10):
+        kept._keep("c.1.j1", JournalHead(1, number, 0, ()))
+        kept._keep(f"c.1.j{number + 2}", JournalHead(1, 1, 0, ()))
+        assert len(kept._own) <= 3
+    assert kept._own["c.1.j1"].commit == 9
