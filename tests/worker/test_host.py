@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -398,3 +400,25 @@ async def test_asynchronous_hooks_report_how_they_ended() -> None:
     ended = {event.hook: event.error for event in rig.core.of(HookFinished)}
     assert ended[1] is None
     assert isinstance(ended[2], ValueError)
+
+
+async def test_a_hook_that_is_cancelled_before_it_begins_is_no_fault_of_its_author() -> None:
+    """Python warned of user code that "was never awaited"."""
+    rig = Rig()
+    await rig.open()
+    closing: list[asyncio.Task[None]] = []
+
+    async def hook() -> None:
+        raise AssertionError("it began after all")
+
+    def react(event: Any) -> Sequence[Any]:
+        closing.append(asyncio.create_task(rig.host.close()))
+        return [AsyncHook(1, hook())]
+
+    rig.core.react = react
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        rig.host.post(Tick())
+        await until(lambda: closing and closing[0].done())
+        gc.collect()
+    assert not told

@@ -167,7 +167,7 @@ class CoreHost:
             CheckSequence: lambda i: self._spawn(self._check_sequence(i)),
             DeleteEntries: lambda i: self._spawn(self._tidy(partial(store.delete_entries, i.journal, i.below))),
             DeleteParts: lambda i: self._spawn(self._tidy(partial(store.delete_parts, i.journal, i.parts))),
-            AsyncHook: lambda i: self._spawn(self._run_hook(i)),
+            AsyncHook: self._begin_hook,
             GiveUp: lambda i: self.post(Deposed(i.reason)),
             HookFailed: self._hook_failed,
             **(extra or {}),
@@ -296,10 +296,11 @@ class CoreHost:
         else:
             self.post(Tick())
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
+        return task
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -443,6 +444,10 @@ class CoreHost:
     async def _check_sequence(self, check: CheckSequence) -> None:
         lives = await self._until_certain(lambda: self._peers.sequence_lives(check.sequence))
         self.post(SequenceChecked(check.sequence, lives))
+
+    def _begin_hook(self, hook: AsyncHook) -> None:
+        # A task that is cancelled before its first step awaits nothing, of which Python would warn the user.
+        self._spawn(self._run_hook(hook)).add_done_callback(lambda _: hook.coroutine.close())
 
     async def _run_hook(self, hook: AsyncHook) -> None:
         error: BaseException | None = None
