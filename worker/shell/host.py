@@ -151,7 +151,7 @@ class CoreHost:
         """The stored value that is missing or damaged, if it is for its sake that the interval was given up."""
         self.busy = 0.0
         """Seconds spent in the core, performing its instructions included."""
-        self._performers: dict[type, Callable[[Any], None]] = {
+        self._performers: dict[type, Callable[[Any], object]] = {
             AppendEntry: lambda i: self._spawn(self._append(i)),
             Acknowledge: self._acknowledge,
             Send: lambda i: self._peers.send(self, i),
