@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NewType
 
 __all__ = [
+    "CLOCKS_DIFFER",
     "LAST_TIMESTAMP",
     "MAX_TIMESTAMP",
     "MIN_TIMESTAMP",
@@ -64,6 +65,10 @@ def format_timestamp(timestamp: Timestamp) -> str:
         return to_datetime(timestamp).isoformat().replace("+00:00", "Z")
     except OverflowError:
         return f"{int(timestamp)}us"
+
+
+CLOCKS_DIFFER: Final = 10_000_000
+"""Microseconds by which the clocks of healthy machines differ at most, amply."""
 
 
 def milliseconds(count: float) -> Duration:

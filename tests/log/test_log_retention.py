@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import OpaqueIds, Sender
@@ -45,6 +47,24 @@ def test_a_stated_retention_ends_by_age_also_when_nothing_else_happens() -> None
     driver.settle()
     assert driver.core.state.records.start == 8
     assert driver.core.next_alarm() is None
+
+
+@pytest.mark.parametrize("successor", [False, True])
+def test_g13_a_clock_that_was_far_ahead_keeps_nothing_for_as_long_as_it_was_7_1(*, successor: bool) -> None:
+    """What it had committed was of the future, and so was all that came after it: none of it grew old."""
+    driver = LogDriver(SMALL, LogRetention(max_age=8_000_000, stated=True))
+    driver.now += 3_600_000_000
+    fill(driver, 0, 4)
+    driver.deliver([b"in flight"], [driver.now])
+    driver.now -= 3_600_000_000
+    driver.settle()
+    if successor:
+        driver.crash(applied=True)
+    fill(driver, driver.core.state.records.end, 4)
+    driver.pass_time(10_000_000)
+    driver.settle()
+    assert driver.core.state.records.start == 9
+    assert driver.core.state.wall == driver.now
 
 
 def test_a_stated_retention_by_bytes_lets_go_of_what_is_acked_and_beyond() -> None:

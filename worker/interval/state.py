@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from millwheel.core.keys import KeyInterval
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.core.time import CLOCKS_DIFFER, MIN_TIMESTAMP
 from millwheel.core.watermarks import InputWatermark, MinTracker
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding, Scope, TimerSetting
@@ -27,9 +27,6 @@ __all__ = ["INDEX_BITS", "Counts", "IntervalConfig", "IntervalState", "Settings"
 INDEX_BITS: Final = 20
 """A production's position is commit << INDEX_BITS | index: up to a million productions a commit, which the bound
 on an entry's bytes keeps far away, and 2^43 commits, 278 years at a thousand a second."""
-
-_CLOCKS_DIFFER: Final = 10_000_000
-"""Microseconds by which the clocks of healthy machines differ at most, amply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +147,7 @@ class IntervalState:
         """The wall clock shows ``now``. Where it was set back a little, ``wall`` stands still until it is there again:
         a timer may have fired by it. Where it was set back by more than clocks differ, it had been wrong, and ``wall``
         goes back too: delays of a second would last for as long as it was ahead. ``elapsed`` goes on."""
-        if now > self.wall or self.wall - now > _CLOCKS_DIFFER:
+        if now > self.wall or self.wall - now > CLOCKS_DIFFER:
             self.wall = self.scope.now = now
         self.elapsed += max(0, now - self._clock)
         self._clock = now
@@ -158,7 +155,7 @@ class IntervalState:
     def inherit_wall(self, wall: int) -> None:
         """An owner before acted on ``wall``: what hooks are shown goes on from there, unless that is far ahead of the
         clock here. Then that owner's was wrong, and delays of a second would last for as long as it was ahead."""
-        if wall - self._clock <= _CLOCKS_DIFFER:
+        if wall - self._clock <= CLOCKS_DIFFER:
             self.wall = self.scope.now = max(self.wall, wall)
 
     def wall_at(self, elapsed: int) -> int:

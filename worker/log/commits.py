@@ -158,6 +158,8 @@ class LogCommits:
         state.journal_bytes += sealed.size
         out.extend(self._checkpoints.floor_committed())
         state.records.apply(sealed.entry, commit)
+        if sealed.entry.wall > state.wall:
+            state.records.restamp(state.wall)  # the clock was set back while it was in flight
         state.counts.add(sealed.entry.counts)
         state.dedup.committed(sealed.delta)
         for asker in state.cursors.committed().askers:

@@ -134,20 +134,11 @@ class LogCore:
         """React to ``event`` at wall time ``now`` (microseconds)."""
         if self.phase is Phase.LOST and type(event) not in _ANSWERED:
             return []
-        self.state.wall = max(self.state.wall, now)
-        self._look_at_clock(now)
+        self.state.look_at_clock(now)
         out = self._handlers[type(event)](event)
         if self.phase is Phase.SERVING:
             self._pump(out)
         return out
-
-    def _look_at_clock(self, now: int) -> None:
-        """Delays begin no later than now, though the clock may have been set back meanwhile."""
-        state = self.state
-        state.clock = now
-        state.appended_at = min(state.appended_at, now)
-        if state.cursors.ack_since is not None:
-            state.cursors.ack_since = min(state.cursors.ack_since, now)
 
     def next_alarm(self) -> int | None:
         """The wall time at which a Tick is due, if nothing else happens before."""

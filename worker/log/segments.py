@@ -175,6 +175,11 @@ class Records:
         self._extend(entry, at, last, commit)
         self._drop(entry.start, commit)
 
+    def restamp(self, wall: int) -> None:
+        """Nothing was committed later than ``wall``: the clock that said so had been wrong."""
+        for segment in self.oldest():
+            segment.wall, segment.opened = min(segment.wall, wall), min(segment.opened, wall)
+
     def _extend(self, entry: LogEntry, at: int, until: int, commit: int) -> None:
         if at == until:
             return
