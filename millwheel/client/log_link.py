@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import grpc
 
@@ -43,6 +43,11 @@ class LogLink:
         self._address = ""
         self._channel: grpc.aio.Channel | None = None
         self._call: grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.SubscribeResponse] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._waits_since: float | None = None
+        """Since when the present reader has heard nothing; None while nobody reads."""
+        self._has_moved = False
+        """Whether that is why the call was cancelled."""
 
     async def close(self) -> None:
         """Hang up."""
@@ -52,6 +57,9 @@ class LogLink:
     async def _hang_up(self) -> None:
         call, self._call = self._call, None
         channel, self._channel = self._channel, None
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
         if call is not None:
             call.cancel()
         if channel is not None:
@@ -61,13 +69,15 @@ class LogLink:
         """Send on the call at hand. If that is broken, the next call begins with what is to be said."""
         if self._call is None:
             return
+        before = _cancellations()
         try:
             await self._call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
         except asyncio.CancelledError:
             self._call = None
-            raise
+            if not self._has_moved or _cancellations() > before:
+                raise
 
     async def read(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
         """The next response, of a new call if need be, which begins with what ``opening`` returns."""
@@ -86,11 +96,13 @@ class LogLink:
             await asyncio.sleep(delay)
 
     async def _read_once(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
+        before = _cancellations()
         try:
             if self._call is None:
                 await self._open(opening())
             assert self._call is not None
-            response = await self._response(self._call)
+            self._waits_since = asyncio.get_running_loop().time()
+            response = await self._call.read()
             if isinstance(response, wire.SubscribeResponse):
                 return response
             code = await self._call.code()
@@ -99,26 +111,30 @@ class LogLink:
         except asyncio.CancelledError:
             # gRPC cancels a call with whoever waits for it: the next reader opens another, and goes on there.
             self._call = None
-            raise
+            if not self._has_moved or _cancellations() > before:
+                raise
+            raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} has moved", "") from None
+        finally:
+            self._waits_since = None
         raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} ended the call ({code})")
 
-    async def _response(self, call: grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.SubscribeResponse]) -> object:
-        """What the call reads next; RequestError (UNAVAILABLE) if the log has moved away meanwhile (7.1, figure 12)."""
-        reading: asyncio.Future[Any] = asyncio.ensure_future(call.read())
-        try:
-            while not (await asyncio.wait({reading}, timeout=SILENCE))[0]:
-                looking = asyncio.ensure_future(self._moved())
-                try:
-                    await asyncio.wait({reading, looking}, return_when=asyncio.FIRST_COMPLETED)
-                    if not reading.done() and looking.result():
-                        raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} has moved", "")
-                finally:
-                    looking.cancel()
-            return reading.result()
-        finally:
-            # Nobody asks how a call ends that is given up.
-            reading.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            reading.cancel()
+    async def _watch(self, call: grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.SubscribeResponse]) -> None:
+        """End the call once its reader has heard nothing for long, and the log has moved away (7.1, figure 12).
+
+        One task for each call, and none for each response.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            since = self._waits_since
+            heard = loop.time() if since is None else since
+            await asyncio.sleep(heard + SILENCE - loop.time())
+            if since is None or self._waits_since != since:
+                continue
+            if await self._moved() and self._waits_since == since:
+                self._has_moved = True
+                call.cancel()
+                return
+            await asyncio.sleep(SILENCE)
 
     async def _moved(self) -> bool:
         """Whether somebody else owns the log by now; while nobody knows, nobody does."""
@@ -142,8 +158,16 @@ class LogLink:
         self._address = place.owner.address
         self._channel = open_channel(self._address)
         self._call = SubscriptionServiceStub(self._channel).Subscribe()  # type: ignore[call-arg]  # the stubs know no call that is written to
+        self._has_moved = False
+        self._watching = asyncio.create_task(self._watch(self._call))
         for request in requests:
             await self._call.write(request)
+
+
+def _cancellations() -> int:
+    """How often this task was cancelled: gRPC shows the end of a call here as a cancellation, too, which it is not."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 def _passes(error: RequestError) -> bool:
