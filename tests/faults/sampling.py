@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.error import URLError
@@ -69,7 +70,8 @@ class Samples:
             if tasks is not None:
                 row[f"{name} tasks"] = tasks
         for number, endpoint in enumerate(self._cluster.etcd.endpoints, 1):
-            row[f"etcd {number} db_mb"] = int(etcd_status(endpoint)["dbSize"]) / _MEBI
+            with suppress(OSError, ValueError, KeyError):
+                row[f"etcd {number} db_mb"] = int(etcd_status(endpoint)["dbSize"]) / _MEBI
         for number, node in enumerate(self._cluster.cassandra.nodes, 1):
             row[f"cassandra {number} data_mb"] = _size(node.config.folder) / _MEBI
         return row

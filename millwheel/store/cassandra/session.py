@@ -1,4 +1,4 @@
-"""The driver's threads and asyncio's loop, joined: a request, its answer, its failure in the contract's words."""
+"""The driver's requests as asyncio's: a request, its answer, its failure in the contract's words."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from threading import get_ident
 from typing import Any, Final, TypeVar
 
-from cassandra import AuthenticationFailed, ConsistencyLevel, ProtocolVersion, UnresolvableContactPoints
+from cassandra import ConsistencyLevel, ProtocolVersion, UnresolvableContactPoints
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.cluster import Session as DriverSession
-from cassandra.connection import ConnectionException
+from cassandra.connection import Connection
 from cassandra.policies import (
     ConstantReconnectionPolicy,
     DCAwareRoundRobinPolicy,
@@ -38,26 +39,10 @@ _FIRST_PAUSE: Final = 0.02
 _LAST_PAUSE: Final = 0.5
 
 
-class _Connection(Cluster.connection_class):  # type: ignore[misc]
-    """A connection whose refused login is a failure like any other.
-
-    The driver never again tries a node that has refused one. Yet a password may be changed back, and a node refuses
-    everybody while the replica with the passwords is away.
-    """
-
-    @classmethod
-    def factory(cls, *args: Any, **kwargs: Any) -> Any:
-        """A connection that is ready; ConnectionException says why there is none."""
-        try:
-            return super().factory(*args, **kwargs)
-        except AuthenticationFailed as error:
-            raise ConnectionException(str(error)) from error
-
-
-def connect(settings: CassandraSettings) -> tuple[Cluster, DriverSession]:
-    """Connect, blocking; StoreError says why not."""
+def connect(settings: CassandraSettings, kind: type[Connection]) -> tuple[Cluster, DriverSession]:
+    """Connect, blocking, by connections of that ``kind``; StoreError says why not."""
     try:
-        cluster = _cluster(settings)
+        cluster = _cluster(settings, kind)
     except UnresolvableContactPoints as error:
         raise failure_of(error, settings.contact_points, settings.username, settings.keyspace) from error
     try:
@@ -70,7 +55,7 @@ def connect(settings: CassandraSettings) -> tuple[Cluster, DriverSession]:
     return cluster, session
 
 
-def _cluster(settings: CassandraSettings) -> Cluster:
+def _cluster(settings: CassandraSettings, kind: type[Connection]) -> Cluster:
     profile = ExecutionProfile(
         load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.local_dc)),
         # No other node, no weaker level, no second attempt behind our back: what is repeated is repeated by us.
@@ -83,7 +68,7 @@ def _cluster(settings: CassandraSettings) -> Cluster:
     credentials = PlainTextAuthProvider(settings.username, settings.password) if settings.username else None
     return Cluster(
         contact_points=settings.endpoints(),
-        connection_class=_Connection,
+        connection_class=kind,
         auth_provider=credentials,
         ssl_context=settings.tls(),
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
@@ -186,11 +171,14 @@ class Session:
     async def _send(self, statement: object) -> list[Row]:
         if self._closed:
             raise StoreUnavailableError("the store is closed")
-        loop = asyncio.get_running_loop()
+        loop, here = asyncio.get_running_loop(), get_ident()
         answer: asyncio.Future[list[Row]] = loop.create_future()
         rows: list[Row] = []
 
         def tell(error: BaseException | None) -> None:
+            if get_ident() == here:
+                _settle(answer, rows, error)
+                return
             try:
                 loop.call_soon_threadsafe(_settle, answer, rows, error)
             except RuntimeError:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from cassandra.cluster import Cluster
 
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.cassandra.session import connect
@@ -37,7 +38,7 @@ async def store(settings: CassandraSettings) -> AsyncIterator[CassandraStore]:
 @pytest.fixture
 def driver(settings: CassandraSettings) -> Iterator[Any]:
     """The superuser's session, to look at what is stored and to spoil it."""
-    cluster, session = connect(settings)
+    cluster, session = connect(settings, Cluster.connection_class)
     yield session
     cluster.shutdown()
 

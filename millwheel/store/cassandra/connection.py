@@ -1,0 +1,149 @@
+"""Connections to Cassandra whose bytes are read and written by asyncio's loop, in its own thread.
+
+The driver's own reactors have a thread of theirs: a request wakes it, and its answer wakes the loop again, each time
+against the interpreter's lock. Here a request is written where it is made, and answered where it is waited for. What
+the driver does from other threads (logging in, heartbeats, looking at the schema) is handed to the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, ClassVar, cast
+
+from cassandra import AuthenticationFailed, OperationTimedOut
+from cassandra.connection import Connection, ConnectionException, ConnectionShutdown
+
+__all__ = ["connection_class"]
+
+
+def connection_class(loop: asyncio.AbstractEventLoop, thread: int) -> type[Connection]:
+    """The connections of one store, whose ``loop`` runs in ``thread`` (its identifier)."""
+    return type("LoopConnection", (_LoopConnection,), {"loop": loop, "thread": thread})
+
+
+class _LoopConnection(Connection):  # type: ignore[misc]
+    """One connection. Whoever makes one waits for it, and is never the loop's thread."""
+
+    loop: ClassVar[asyncio.AbstractEventLoop]
+    thread: ClassVar[int]
+    is_closed: bool
+
+    @classmethod
+    def factory(cls, *args: Any, **kwargs: Any) -> Any:
+        """A connection that is ready; ConnectionException says why there is none.
+
+        A refused login is a failure like any other. The driver never again tries a node that has refused one. Yet a
+        password may be changed back, and a node refuses everybody while the replica with the passwords is away.
+        """
+        try:
+            return super().factory(*args, **kwargs)
+        except AuthenticationFailed as error:
+            raise ConnectionException(str(error)) from error
+
+    @classmethod
+    def create_timer(cls, timeout: float, callback: Callable[[], object]) -> _Timer:
+        """Have ``callback`` called in the loop after so many seconds; see :meth:`_Timer.cancel`."""
+        return _Timer(cls.loop, cls.thread, timeout, callback)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._transport: asyncio.WriteTransport | None = None
+        opening = asyncio.run_coroutine_threadsafe(self._open(), self.loop)
+        try:
+            opening.result(self.connect_timeout)
+        except TimeoutError:
+            opening.cancel()
+            self.close()
+            raise OperationTimedOut(f"no connection to {self.endpoint} within {self.connect_timeout:g} s") from None
+        self._send_options_message()
+
+    async def _open(self) -> None:
+        address, port = self.endpoint.resolve()
+        await self.loop.create_connection(
+            lambda: _Protocol(self), address, port, ssl=self.ssl_context, family=self.endpoint.socket_family
+        )
+
+    def opened(self, transport: asyncio.WriteTransport) -> None:
+        """The loop has connected."""
+        self._transport = transport
+        for option in self.sockopts or ():
+            transport.get_extra_info("socket").setsockopt(*option)
+        if self.is_closed:
+            transport.abort()
+
+    def push(self, data: bytes) -> None:
+        """Send."""
+        assert self._transport is not None, "nothing is sent before the connection is there"
+        if get_ident() == self.thread:
+            self._transport.write(data)
+        else:
+            self.loop.call_soon_threadsafe(self._transport.write, data)
+
+    def received(self, data: bytes) -> None:
+        """Take in what has come; what cannot be understood ends the connection."""
+        self._iobuf.write(data)
+        try:
+            self.process_io_buffer()
+        except Exception as error:
+            self.defunct(error)
+
+    def close(self) -> None:
+        """Hang up; whoever waits for an answer is told."""
+        with self.lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+        if self._transport is not None:
+            try:
+                self.loop.call_soon_threadsafe(self._transport.abort)
+            except RuntimeError:
+                """The loop is closed, and its sockets with it."""
+        if not self.is_defunct:
+            self.error_all_requests(ConnectionShutdown(f"the connection to {self.endpoint} was closed"))
+            self.connected_event.set()
+
+
+class _Protocol(asyncio.Protocol):
+    def __init__(self, connection: _LoopConnection) -> None:
+        self._connection = connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._connection.opened(cast(asyncio.WriteTransport, transport))
+
+    def data_received(self, data: bytes) -> None:
+        self._connection.received(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if error is None:
+            self._connection.close()
+        else:
+            self._connection.defunct(error)
+
+
+class _Timer:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, thread: int, seconds: float, callback: Callable[[], object]
+    ) -> None:
+        self._loop = loop
+        self._thread = thread
+        self._handle: asyncio.TimerHandle | None = None
+        self._cancelled = False
+        if get_ident() == thread:
+            self._set(seconds, callback)
+        else:
+            loop.call_soon_threadsafe(self._set, seconds, callback)
+
+    def _set(self, seconds: float, callback: Callable[[], object]) -> None:
+        if not self._cancelled:
+            self._handle = self._loop.call_later(seconds, callback)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._handle is None:
+            return
+        if get_ident() == self._thread:
+            self._handle.cancel()
+        else:
+            self._loop.call_soon_threadsafe(self._handle.cancel)
