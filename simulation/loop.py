@@ -182,5 +182,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def kill(self, process: Process) -> None:
         """As SIGKILL: it takes no step more."""
         process.alive = False
-        process.held.clear()
+        # First: what waited for its turn may be all that keeps a task.
         process.tasks = [task for task in asyncio.all_tasks(self) if getattr(task, "process", None) is process]
+        process.held.clear()

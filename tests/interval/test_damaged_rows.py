@@ -48,7 +48,7 @@ def read(solo: Solo, damaged: frozenset[bytes] = frozenset({b"k"}), state: int =
     asked: list[bytes] = []
     for one in solo.take(ReadStates):
         asked += one.keys
-        rows = [StateRow(key, 1, msgspec.msgpack.encode(state)) if key not in damaged else None for key in one.keys]
+        rows = [StateRow(key, 0, msgspec.msgpack.encode(state)) if key not in damaged else None for key in one.keys]
         solo.handle(StatesRead(one.keys, rows, {key: WHY for key in one.keys if key in damaged}))
     return asked
 

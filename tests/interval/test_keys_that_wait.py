@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import millwheel as mw
 from millwheel.core.time import Timestamp, seconds
+from millwheel.store.contract import StateRow
 from millwheel.worker.interval import Settings
-from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, ReadStates, StatesRead, Tick
+from millwheel.worker.messages import AsyncHook, GiveUp, HookFailed, HookFinished, ReadStates, StatesRead, Tick
 from tests.interval.solo import Solo
 
 
@@ -61,6 +63,22 @@ def test_g13_a_batch_of_nothing_but_cache_misses_does_not_stop_the_interval() ->
         solo.commit_all()
     assert solo.state.intake.records == 0
     assert len(solo.sent()) == 10
+
+
+def test_g3_no_hook_of_a_deposed_owner_sees_what_its_successor_has_stored_6_2() -> None:
+    """A timer fired a second time, beside the state that its first firing had left."""
+    solo = Solo(Log())
+    solo.deliver(("j", "x", 1))
+    solo.commit_all()
+    solo.state.cells.evicted = True
+    solo.deliver(("k", "x", 2), ("i", "x", 3))
+    keys = [key for read in solo.take(ReadStates) for key in read.keys]
+    stored = StateRow(b"k", solo.state.committed + 1, msgspec.msgpack.encode(["y"]))
+    solo.handle(StatesRead(keys, [stored if key == b"k" else None for key in keys]))
+    (given_up,) = solo.take(GiveUp)
+    assert "another owner has written the row of key b'k', as of commit 2" in given_up.reason
+    solo.commit_all()
+    assert solo.sent() == [("x", 1)]
 
 
 def test_g13_a_hook_that_produces_a_lot_and_fails_does_not_stop_other_keys() -> None:

@@ -231,6 +231,9 @@ class IntervalCore:
         return self._commits.idle()
 
     def _on_states_read(self, event: StatesRead) -> list[Instruction]:
+        if newer := next((row for row in event.rows if row is not None and row.commit > self.state.committed), None):
+            # Rows are written from what is committed: no hook here is to see what a successor has made of the key.
+            return [GiveUp(f"another owner has written the row of key {newer.key!r}, as of commit {newer.commit}")]
         for key, row in zip(event.keys, event.rows, strict=True):
             if key in event.damaged:
                 self._parking.row_damaged(key, event.damaged[key])
