@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from millwheel.store.contract import JournalHead
+from millwheel.store.contract import JournalHead, JournalMissingError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.core import Phase
@@ -41,7 +41,10 @@ def _at_rest(worker: Worker, store: MemoryStore) -> Iterator[IntervalCore]:
         if not isinstance(core, IntervalCore) or core.phase is not Phase.SERVING:
             continue
         state = core.state
-        head: JournalHead = finished(store.read_head(state.config.journal))
+        try:
+            head: JournalHead = finished(store.read_head(state.config.journal))
+        except JournalMissingError:
+            continue  # its interval has been split or merged, or is gone, and this owner has not heard
         idle = state.sealed == state.committed == head.commit and not state.intake.records
         if idle and head.sequencer == state.config.sequencer:
             yield core
