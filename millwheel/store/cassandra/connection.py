@@ -10,24 +10,42 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 from cassandra import AuthenticationFailed, OperationTimedOut
 from cassandra.connection import Connection, ConnectionException, ConnectionShutdown
 
-__all__ = ["connection_class"]
+__all__ = ["LoopThread", "connection_class"]
 
 
-def connection_class(loop: asyncio.AbstractEventLoop, thread: int) -> type[Connection]:
-    """The connections of one store, whose ``loop`` runs in ``thread`` (its identifier)."""
-    return type("LoopConnection", (_LoopConnection,), {"loop": loop, "thread": thread})
+class LoopThread(NamedTuple):
+    """A loop, and the identifier of the thread that it runs in."""
+
+    loop: asyncio.AbstractEventLoop
+    thread: int
+
+    @classmethod
+    def here(cls) -> LoopThread:
+        """The loop that runs, and this thread."""
+        return cls(asyncio.get_running_loop(), get_ident())
+
+    def call(self, call: Callable[..., object], *arguments: Any) -> None:
+        """At once where this is that thread, else soon, in that one; RuntimeError if the loop is closed."""
+        if get_ident() == self.thread:
+            call(*arguments)
+        else:
+            self.loop.call_soon_threadsafe(call, *arguments)
+
+
+def connection_class(home: LoopThread) -> type[Connection]:
+    """The connections of one store, which is used in ``home``."""
+    return type("LoopConnection", (_LoopConnection,), {"home": home})
 
 
 class _LoopConnection(Connection):  # type: ignore[misc]
     """One connection. Whoever makes one waits for it, and is never the loop's thread."""
 
-    loop: ClassVar[asyncio.AbstractEventLoop]
-    thread: ClassVar[int]
+    home: ClassVar[LoopThread]
     is_closed: bool
 
     @classmethod
@@ -45,12 +63,12 @@ class _LoopConnection(Connection):  # type: ignore[misc]
     @classmethod
     def create_timer(cls, timeout: float, callback: Callable[[], object]) -> _Timer:
         """Have ``callback`` called in the loop after so many seconds; see :meth:`_Timer.cancel`."""
-        return _Timer(cls.loop, cls.thread, timeout, callback)
+        return _Timer(cls.home, timeout, callback)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._transport: asyncio.WriteTransport | None = None
-        opening = asyncio.run_coroutine_threadsafe(self._open(), self.loop)
+        opening = asyncio.run_coroutine_threadsafe(self._open(), self.home.loop)
         try:
             opening.result(self.connect_timeout)
         except TimeoutError:
@@ -61,7 +79,7 @@ class _LoopConnection(Connection):  # type: ignore[misc]
 
     async def _open(self) -> None:
         address, port = self.endpoint.resolve()
-        await self.loop.create_connection(
+        await self.home.loop.create_connection(
             lambda: _Protocol(self), address, port, ssl=self.ssl_context, family=self.endpoint.socket_family
         )
 
@@ -76,10 +94,7 @@ class _LoopConnection(Connection):  # type: ignore[misc]
     def push(self, data: bytes) -> None:
         """Send."""
         assert self._transport is not None, "nothing is sent before the connection is there"
-        if get_ident() == self.thread:
-            self._transport.write(data)
-        else:
-            self.loop.call_soon_threadsafe(self._transport.write, data)
+        self.home.call(self._transport.write, data)
 
     def received(self, data: bytes) -> None:
         """Take in what has come; what cannot be understood ends the connection."""
@@ -97,7 +112,7 @@ class _LoopConnection(Connection):  # type: ignore[misc]
             self.is_closed = True
         if self._transport is not None:
             try:
-                self.loop.call_soon_threadsafe(self._transport.abort)
+                self.home.loop.call_soon_threadsafe(self._transport.abort)
             except RuntimeError:
                 """The loop is closed, and its sockets with it."""
         if not self.is_defunct:
@@ -123,27 +138,17 @@ class _Protocol(asyncio.Protocol):
 
 
 class _Timer:
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, thread: int, seconds: float, callback: Callable[[], object]
-    ) -> None:
-        self._loop = loop
-        self._thread = thread
+    def __init__(self, home: LoopThread, seconds: float, callback: Callable[[], object]) -> None:
+        self._home = home
         self._handle: asyncio.TimerHandle | None = None
         self._cancelled = False
-        if get_ident() == thread:
-            self._set(seconds, callback)
-        else:
-            loop.call_soon_threadsafe(self._set, seconds, callback)
+        home.call(self._set, seconds, callback)
 
     def _set(self, seconds: float, callback: Callable[[], object]) -> None:
         if not self._cancelled:
-            self._handle = self._loop.call_later(seconds, callback)
+            self._handle = self._home.loop.call_later(seconds, callback)
 
     def cancel(self) -> None:
         self._cancelled = True
-        if self._handle is None:
-            return
-        if get_ident() == self._thread:
-            self._handle.cancel()
-        else:
-            self._loop.call_soon_threadsafe(self._handle.cancel)
+        if self._handle is not None:
+            self._home.call(self._handle.cancel)

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from threading import get_ident
 from typing import Any, Final, TypeVar
 
 from cassandra import ConsistencyLevel, ProtocolVersion, UnresolvableContactPoints
@@ -22,6 +21,7 @@ from cassandra.policies import (
 )
 from cassandra.query import PreparedStatement, tuple_factory
 
+from millwheel.store.cassandra.connection import LoopThread
 from millwheel.store.cassandra.failures import StoreSettingsError, failure_of
 from millwheel.store.cassandra.settings import CassandraSettings
 from millwheel.store.contract import StoreError, StoreUnavailableError
@@ -171,16 +171,13 @@ class Session:
     async def _send(self, statement: object) -> list[Row]:
         if self._closed:
             raise StoreUnavailableError("the store is closed")
-        loop, here = asyncio.get_running_loop(), get_ident()
-        answer: asyncio.Future[list[Row]] = loop.create_future()
+        home = LoopThread.here()
+        answer: asyncio.Future[list[Row]] = home.loop.create_future()
         rows: list[Row] = []
 
         def tell(error: BaseException | None) -> None:
-            if get_ident() == here:
-                _settle(answer, rows, error)
-                return
             try:
-                loop.call_soon_threadsafe(_settle, answer, rows, error)
+                home.call(_settle, answer, rows, error)
             except RuntimeError:
                 """The loop is closed: nobody waits any more."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from threading import get_ident
 from typing import Self
 
 from cassandra.connection import Connection
 
 from millwheel.core.keys import KeyInterval
 from millwheel.store import journal_rules as rules
-from millwheel.store.cassandra.connection import connection_class
+from millwheel.store.cassandra.connection import LoopThread, connection_class
 from millwheel.store.cassandra.failures import failure_of
 from millwheel.store.cassandra.journals import Journals
 from millwheel.store.cassandra.parts import Parts
@@ -44,8 +43,7 @@ class CassandraStore:
         StoreUnavailableError: Cassandra cannot be had now; open again later. StoreSettingsError: wrong credentials, a
         foreign keyspace or a newer schema; the message names the setting.
         """
-        kind = connection_class(asyncio.get_running_loop(), get_ident())
-        return await asyncio.to_thread(cls._open, settings, kind)
+        return await asyncio.to_thread(cls._open, settings, connection_class(LoopThread.here()))
 
     @classmethod
     def _open(cls, settings: CassandraSettings, kind: type[Connection]) -> Self:
