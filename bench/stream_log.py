@@ -37,7 +37,7 @@ from millwheel.worker.messages import (
     WriteParts,
 )
 from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.runloop import RunQueue
+from millwheel.worker.shell.runloop import RunQueue, steady_now
 
 RECORDS = 1_000_000
 VALUE = b"x" * 100
@@ -119,7 +119,13 @@ class _Run:
 
     def __init__(self, store: StateStore) -> None:
         self.host = CoreHost(
-            CONFIG.journal, LogCore(CONFIG), store, _World(), RunQueue(asyncio.get_running_loop()), {Publish: self.got}
+            CONFIG.journal,
+            LogCore(CONFIG),
+            store,
+            _World(),
+            RunQueue(asyncio.get_running_loop()),
+            {Publish: self.got},
+            clock=steady_now,
         )
         self.room = asyncio.Semaphore(16)
         self.read = 0

@@ -13,8 +13,9 @@ __all__ = ["differences"]
 _ANY = 1_000_000
 """So often that nobody counts: records of computations that take duplicates."""
 
-_WAITING = frozenset({"window", "batch"})
-"""Blocks that keep records until the watermark has passed them."""
+_WAITING = frozenset({"window", "batch", "delay"})
+"""Blocks that keep records until the watermark has passed them, or a wall time: that may be far ahead, where the clock
+of the worker that set the timer was."""
 
 Arrivals = dict[int, tuple[int, int]]
 """By injected record: how often it arrives at least, and at most."""
@@ -48,7 +49,7 @@ def _injected_late(plan: Plan) -> set[int]:
 def _arrivals(plan: Plan, acked: Set[int]) -> dict[str, Arrivals]:
     """By sink. Blocks lose nothing and repeat nothing.
 
-    Of a topology that is drained what was ACKed comes out, but for what waits for the watermark; of one that is
+    Of a topology that is drained what was ACKed comes out, but for what waits for a timer; of one that is
     cancelled nothing need come.
     """
     late = _injected_late(plan)

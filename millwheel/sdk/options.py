@@ -131,7 +131,8 @@ class Retention:
     """
 
     age: Duration | None = None
-    """In microseconds of wall time since the record was logged."""
+    """In microseconds for which the log has been served since it took the record: what nobody could read does not
+    grow old, and no clock that is set makes it."""
     bytes: int | None = None
 
     def to_proto(self) -> topology_pb2.Retention:

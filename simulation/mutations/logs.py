@@ -12,6 +12,8 @@ from millwheel.worker.log.commits import LogCommits
 from millwheel.worker.log.segments import Records
 from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.messages import Acknowledge
+from millwheel.worker.shell import building
+from millwheel.worker.shell.runloop import wall_now
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []
@@ -114,6 +116,23 @@ def cursors_unjournaled() -> None:
         return early
 
     replace(Subscribers, "_news", make)
+
+
+@mutation(
+    "G1",
+    "what a log keeps grows old by a clock that nobody sets",
+    seeds=10,
+    test="tests/simulation/test_clock_set_wrong.py"
+    "::test_g1_what_nobody_has_read_yet_is_kept_though_a_clock_is_set_ahead_4_3",
+    why="a clock must go an hour ahead before anybody reads",
+)
+def aged_by_the_wall() -> None:
+    """Logs are driven by the wall clock, as intervals are."""
+
+    def make(clock: Any) -> Any:
+        return wall_now
+
+    replace(building, "steady_now", make)
 
 
 @mutation(

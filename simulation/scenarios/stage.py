@@ -157,6 +157,11 @@ class Stage:
         self.act(f"{person(name)} is started again")
         self.world.start(name)
 
+    def set_clock(self, name: str, hours: float) -> None:
+        """Somebody sets a machine's clock."""
+        self.act(f"the clock of {person(name)} is set {hours:+g} h")
+        self.world.processes[name].clock.offset += hours * 3600.0
+
     def hold(self, service: str, name: str) -> None:
         """What a process asks of the store or the coordinator stays on its way."""
         self.act(f"from now on what {person(name)} asks of the {service} is held up on its way")

@@ -124,4 +124,38 @@ _SUBSCRIBER: Final = Scenario(
     script=_subscriber,
 )
 
-WAYS: Final = (_INJECTOR, _BATCH, _SUBSCRIBER)
+
+async def _clock(stage: Stage) -> None:
+    reader = await stage.reader("reader", "plates")
+    await reader.send("pear", 1)
+    await reader.flush()
+    await asyncio.sleep(1.0)
+    stage.set_clock("w2", +2.0)
+    await reader.send("pear", 2)
+    await reader.flush()
+    await asyncio.sleep(1.0)
+    stage.set_clock("w2", -2.0)
+    await reader.send("pear", 3)
+    await reader.flush()
+    stage.subscriber("guest", "meals")
+    await stage.until("read", "meals", "offset 2")
+
+
+_CLOCK: Final = Scenario(
+    name="clock-set-wrong",
+    title="A machine's clock is set two hours ahead, and back",
+    text="""
+        Where nobody reads a stream, its log keeps what comes for an hour. The clock of the worker that has the log
+        goes wrong by two hours, and is put right. Pears that were there before, came meanwhile, and came after it, are
+        seconds old: age is counted by a clock that nobody sets, and the guest who comes then reads all three.
+    """,
+    guarantees="G1 (nothing is lost that is to be kept), G13 (bounded memory)",
+    paper="section 4.3",
+    topology="plates → B (counts) → meals",
+    nodes=_COUNTING,
+    places={"B": "w1", "the log of meals": "w2"},
+    shows={"plates": "inject", "meals": "out read"},
+    script=_clock,
+)
+
+WAYS: Final = (_INJECTOR, _BATCH, _SUBSCRIBER, _CLOCK)

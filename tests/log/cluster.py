@@ -25,7 +25,7 @@ from millwheel.worker.log import LogConfig, LogCore, LogSettings
 from millwheel.worker.messages import AcceptSequencer, Delivery, Report, Send, SenderWatermarks
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.log_service import LogService
-from millwheel.worker.shell.runloop import RunQueue
+from millwheel.worker.shell.runloop import RunQueue, steady_now
 
 __all__ = ["Cluster", "cluster_of"]
 
@@ -141,7 +141,7 @@ class Cluster(RoutingServiceServicer):
             settings=self.settings,
         )
         extra = owner.service.performers()
-        self.host = CoreHost(JOURNAL, LogCore(config), self.store, self.world, self.queue, extra)
+        self.host = CoreHost(JOURNAL, LogCore(config), self.store, self.world, self.queue, extra, clock=steady_now)
         self.host.start()
         self.owner = owner
 

@@ -48,12 +48,14 @@ JOURNAL = "c.1.j1"
 class Rig:
     """A host around a scripted core, on a journal that sequencer 1 holds."""
 
-    def __init__(self, react: Callable[[Any], Sequence[Any]] = lambda event: ()) -> None:
+    def __init__(
+        self, react: Callable[[Any], Sequence[Any]] = lambda event: (), clock: Callable[[], int] = wall_now
+    ) -> None:
         self.store = FlakyStore()
         self.world = World()
         self.core = ScriptedCore(react)
         self.queue = RunQueue(asyncio.get_running_loop())
-        self.host = CoreHost(JOURNAL, self.core, self.store, self.world, self.queue)
+        self.host = CoreHost(JOURNAL, self.core, self.store, self.world, self.queue, clock=clock)
 
     async def open(self) -> None:
         await self.store.create_journal(JOURNAL)
@@ -375,9 +377,8 @@ async def test_g8_an_alarm_rings_soon_after_the_wall_clock_has_jumped_past_its_t
 ) -> None:
     """A machine that was suspended, or whose clock is put right: the loop's clock has not moved."""
     ahead = 0
-    monkeypatch.setattr(host_module, "wall_now", lambda: wall_now() + ahead)
     monkeypatch.setattr(host_module, "_LONGEST_SLEEP", 0.02)
-    rig = Rig()
+    rig = Rig(clock=lambda: wall_now() + ahead)
     rig.core.alarm = wall_now() + 3_600_000_000
     rig.host.start()
     await asyncio.sleep(0.1)

@@ -70,7 +70,7 @@ class LogCheckpointer:
         meta = LogMeta(
             FORMAT,
             state.watermark,
-            state.wall,
+            state.age,
             records.end,
             list(state.cursors.durable.items()),
             [segment.facts for segment in records.closed],

@@ -70,25 +70,24 @@ class LogCommits:
         state = self.state
         if state.intake.line or state.cursors.urgent():
             return True
-        soon, due = self._soon(), self._retainer.due()
-        return (soon is not None and soon <= state.clock) or (due is not None and due <= state.wall)
+        alarm = self._alarm()
+        return alarm is not None and alarm <= state.clock
 
-    def _soon(self) -> int | None:
-        """When, by this owner's clock, a commit is wanted although no record comes: for ACKs, or the watermark."""
+    def _alarm(self) -> int | None:
+        """When a commit is wanted although no record comes: for ACKs, the watermark, or what has grown old."""
         state = self.state
         since = state.cursors.ack_since
         waits = state.watermark > state.assured and self._listened()
         alarms = (
             None if since is None else since + state.settings.ack_delay,
             state.appended_at + state.settings.watermark_delay if waits else None,
+            self._retainer.due(),
         )
         return min((alarm for alarm in alarms if alarm is not None), default=None)
 
     def next_alarm(self) -> int | None:
         """When ``try_commit`` should be called although nothing happens."""
-        if self._in_flight is not None:
-            return None
-        return min((at for at in (self._soon(), self._retainer.due()) if at is not None), default=None)
+        return self._alarm() if self._in_flight is None else None
 
     def _seal(self, pieces: list[Piece]) -> _Sealed:
         state, records = self.state, self.state.records
@@ -112,7 +111,7 @@ class LogCommits:
         return LogEntry(
             FORMAT,
             watermark,
-            state.wall,
+            state.age,
             state.records.end,
             values,
             timestamps,
@@ -154,12 +153,11 @@ class LogCommits:
         state = self.state
         state.committed = commit
         state.assured = max(state.assured, sealed.entry.watermark)
+        state.journaled_age = sealed.entry.age
         state.appended_at = state.clock
         state.journal_bytes += sealed.size
         out.extend(self._checkpoints.floor_committed())
         state.records.apply(sealed.entry, commit)
-        if sealed.entry.wall > state.wall:
-            state.records.restamp(state.wall)  # the clock was set back while it was in flight
         state.counts.add(sealed.entry.counts)
         state.dedup.committed(sealed.delta)
         for asker in state.cursors.committed().askers:

@@ -1,6 +1,6 @@
 """The core of one stream's log: a pure state machine (section 4.3; design §§4, 9).
 
-It takes an event and the wall time, and returns instructions. Its life is an interval's: fence the journal and
+It takes an event and the time, and returns instructions. Its life is an interval's: fence the journal and
 read it (G3), replay, have the authority accept the sequencer (G4), then serve. A record goes delivery → duplicate check
 → one conditional append → ACK the sender → subscribers. One commit is in flight at a time; what arrives meanwhile
 makes the next, so that under light load a commit is one delivery, and under load commits grow by themselves.
@@ -131,7 +131,7 @@ class LogCore:
         return [FenceJournal(config.journal, config.sequencer)]
 
     def handle(self, event: LogEvent, now: int) -> list[LogInstruction]:
-        """React to ``event`` at wall time ``now`` (microseconds)."""
+        """React to ``event`` at ``now``, in microseconds of the owner's steady clock: no wall clock is looked at."""
         if self.phase is Phase.LOST and type(event) not in _ANSWERED:
             return []
         self.state.look_at_clock(now)
@@ -141,7 +141,7 @@ class LogCore:
         return out
 
     def next_alarm(self) -> int | None:
-        """The wall time at which a Tick is due, if nothing else happens before."""
+        """When a Tick is due by that clock, if nothing else happens before."""
         return self._commits.next_alarm() if self.phase is Phase.SERVING else None
 
     def _on_prepare_release(self, event: PrepareRelease) -> list[LogInstruction]:

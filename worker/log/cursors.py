@@ -34,7 +34,7 @@ class Cursors:
         self._deleted: dict[str, list[Any]] = {}
         self._sealed = CursorChanges()
         self.ack_since: int | None = None
-        """The wall time of the first ACK that no commit has taken."""
+        """When the first ACK came that no commit has taken."""
 
     def exists(self, name: str) -> bool:
         """Whether the cursor exists, or will with what is on its way."""

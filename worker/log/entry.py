@@ -17,7 +17,7 @@ __all__ = ["FORMAT", "LogEntry", "LogMeta", "SegmentBlob", "SegmentFacts", "deco
 FORMAT: Final = 1
 
 SegmentFacts = tuple[int, int, int, int, int, int]
-"""first, end, size, wall, watermark, commit: a segment as the base lists it."""
+"""first, end, size, age, watermark, commit: a segment as the base lists it."""
 
 
 class LogEntry(msgspec.Struct, array_like=True, frozen=True):
@@ -26,8 +26,8 @@ class LogEntry(msgspec.Struct, array_like=True, frozen=True):
     format: int
     watermark: int
     """The input watermark when it was sealed: no record of this entry or a later one is below it, late ones aside."""
-    wall: int
-    """The wall time when it was sealed: retention counts from it."""
+    age: int
+    """For how long the log had been served when it was sealed, in microseconds: retention counts by it."""
     first: int
     """The offset of the first record."""
     values: list[bytes]
@@ -50,7 +50,7 @@ class LogMeta(msgspec.Struct, array_like=True, frozen=True):
 
     format: int
     watermark: int
-    wall: int
+    age: int
     end: int
     cursors: list[tuple[str, int]]
     segments: list[SegmentFacts]

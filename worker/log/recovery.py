@@ -51,7 +51,8 @@ def _restore_base(state: LogState, parts: dict[PartId, bytes], where: str) -> No
 
 
 def _restore_meta(state: LogState, meta: LogMeta) -> None:
-    state.watermark, state.wall = meta.watermark, meta.wall
+    state.watermark, state.age = meta.watermark, meta.age
+    state.journaled_age = meta.age
     state.records.restore(meta.segments, meta.end)
     state.cursors.durable = dict(meta.cursors)
     state.counts.add(meta.counts)
@@ -64,7 +65,7 @@ def _apply(state: LogState, number: int, entry: LogEntry, where: str) -> None:
             f"{where}, entry {number}", f"it begins at offset {entry.first}, and the log ends at {state.records.end}"
         )
     state.watermark = max(state.watermark, entry.watermark)
-    state.wall = max(state.wall, entry.wall)
+    state.age = state.journaled_age = entry.age
     state.records.apply(entry, number, replayed=True)
     durable = state.cursors.durable
     for name in entry.deleted:

@@ -15,7 +15,8 @@ from millwheel.worker.log.state import LogState
 __all__ = ["Retainer"]
 
 _AGE_PARTS: Final = 8
-"""A segment is cut when it is this part of the largest age old, so that age is kept to about that part."""
+"""A segment is cut when it is this part of the largest age old, so that age is kept to about that part. And as often
+the age is journaled where nothing else is, so that an owner's end puts it back by no more."""
 _SHORTEST: Final = 1_000_000
 """But not before this age, in microseconds."""
 
@@ -34,11 +35,11 @@ class Retainer:
         """Whether the open segment should end now, for its oldest records must not wait for new ones to go."""
         if not self._age or segment.end == segment.first:
             return False
-        age = self.state.wall - segment.opened
-        return age >= min(self._cut_age, self._age)
+        return self.state.age - segment.opened >= min(self._cut_age, self._age)
 
     def due(self) -> int | None:
-        """When the oldest segment has become too old; None where age does not count, or does not alone."""
+        """When the oldest segment has become too old, or the age is to be journaled; None where age does not count, or
+        does not alone."""
         state = self.state
         oldest = next(state.records.oldest(), None)
         if oldest is None or not self._age:
@@ -46,7 +47,7 @@ class Retainer:
         cursors = state.cursors.durable
         if cursors and (not self._stated or min(cursors.values()) < oldest.end):
             return None
-        return oldest.wall + self._age
+        return state.clock_at(min(oldest.age + self._age, state.journaled_age + self._cut_age))
 
     def start_after(self, cursors: Mapping[str, int], cuts: Sequence[int]) -> int:
         """The oldest offset to keep once ``cursors`` stand so; only segments already closed, or cut now, can go."""
@@ -63,7 +64,7 @@ class Retainer:
 
     def _beyond(self, segment: Segment, kept: int) -> bool:
         """Whether the retention lets go of the oldest segment, of ``kept`` bytes in all."""
-        old = self._age and segment.wall + self._age <= self.state.wall
+        old = self._age and segment.age + self._age <= self.state.age
         return bool(old or (self._bytes and kept > self._bytes))
 
     def _whole(self, cuts: Sequence[int]) -> Iterator[Segment]:

@@ -31,6 +31,7 @@ class Segment:
     """Consecutive records. ``values`` and ``timestamps`` are empty while ``loaded`` is False."""
 
     __slots__ = (
+        "age",
         "commit",
         "end",
         "first",
@@ -41,7 +42,6 @@ class Segment:
         "size",
         "timestamps",
         "values",
-        "wall",
         "watermark",
         "written",
     )
@@ -52,10 +52,10 @@ class Segment:
         self.size = 0
         self.commit = 0
         """The commit that wrote its newest record."""
-        self.wall = 0
-        """The wall time of that commit."""
+        self.age = 0
+        """For how long the log had been served at that commit."""
         self.opened = 0
-        """The wall time of the commit that wrote its oldest record."""
+        """And at the commit that wrote its oldest record."""
         self.watermark: int = MIN_TIMESTAMP
         """The watermark that held at its first record."""
         self.values: list[bytes] = []
@@ -69,16 +69,16 @@ class Segment:
     @classmethod
     def stored(cls, facts: SegmentFacts) -> Segment:
         """A segment of which the base says that the store has it."""
-        first, end, size, wall, watermark, commit = facts
+        first, end, size, age, watermark, commit = facts
         segment = cls(first)
-        segment.end, segment.size, segment.wall, segment.watermark, segment.commit = end, size, wall, watermark, commit
+        segment.end, segment.size, segment.age, segment.watermark, segment.commit = end, size, age, watermark, commit
         segment.loaded, segment.written = False, True
         return segment
 
     @property
     def facts(self) -> SegmentFacts:
         """What the base says of it."""
-        return self.first, self.end, self.size, self.wall, self.watermark, self.commit
+        return self.first, self.end, self.size, self.age, self.watermark, self.commit
 
     @property
     def memory(self) -> int:
@@ -91,12 +91,12 @@ class Segment:
             self.mark_offsets.append(self.end)
             self.mark_values.append(entry.watermark)
         if self.end == self.first:
-            self.opened, self.watermark = entry.wall, entry.watermark
+            self.opened, self.watermark = entry.age, entry.watermark
         self.values += values
         self.timestamps += timestamps
         self.end += len(values)
         self.size += records_size(values)
-        self.commit, self.wall = commit, entry.wall
+        self.commit, self.age = commit, entry.age
 
     def watermark_at(self, offset: int) -> int:
         """The watermark below which no record at ``offset`` or later lies, late ones aside; for a loaded segment."""
@@ -174,11 +174,6 @@ class Records:
             at = cut
         self._extend(entry, at, last, commit)
         self._drop(entry.start, commit)
-
-    def restamp(self, wall: int) -> None:
-        """Nothing was committed later than ``wall``: the clock that said so had been wrong."""
-        for segment in self.oldest():
-            segment.wall, segment.opened = min(segment.wall, wall), min(segment.opened, wall)
 
     def _extend(self, entry: LogEntry, at: int, until: int, commit: int) -> None:
         if at == until:

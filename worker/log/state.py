@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millwheel.core.keys import ALL_KEYS
-from millwheel.core.time import CLOCKS_DIFFER, MIN_TIMESTAMP
+from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.core.watermarks import InputWatermark, MinTracker
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup, Verdict
@@ -123,12 +123,14 @@ class LogState:
         self.assured: int = MIN_TIMESTAMP
         """The watermark of the last committed entry: when that was heard of, nobody else had the journal."""
         self.clock = 0
-        """What this owner's clock shows, by which delays are measured."""
+        """What this owner's steady clock shows, by which delays are measured."""
         self.appended_at = 0
-        """When the last entry was committed, by this owner's clock."""
-        self.wall = 0
-        """The wall time that is journaled, by which records grow old: monotone, across owners too, but where a clock
-        had been far ahead."""
+        """When the last entry was committed, by that clock."""
+        self.age = 0
+        """For how long the log has been served, by all of its owners, in microseconds from a beginning that does not
+        matter: records grow old by it, and not by wall clocks, which are set. It is journaled, and monotone."""
+        self.journaled_age = 0
+        """That of the last committed entry, from where a successor goes on."""
         self.committed = 0
         self.floor = 0
         self.parts: tuple[PartId, ...] = ()
@@ -136,17 +138,10 @@ class LogState:
         """Of the entries above the newest base, about."""
 
     def look_at_clock(self, now: int) -> None:
-        """The wall clock shows ``now``, and may have been set back: delays begin no later than that.
-
-        Where it is behind ``wall`` by more than clocks differ, it had been wrong, here or at an earlier owner: ``wall``
-        goes back, and what was committed meanwhile is of now. Else neither that, nor what comes after it, would grow
-        old before the clock was there again.
-        """
+        """The steady clock shows ``now``: the log has been served for so much longer."""
+        self.age += now - self.clock
         self.clock = now
-        self.appended_at = min(self.appended_at, now)
-        if self.cursors.ack_since is not None:
-            self.cursors.ack_since = min(self.cursors.ack_since, now)
-        if self.wall - now > CLOCKS_DIFFER:
-            self.records.restamp(now)
-            self.wall = now
-        self.wall = max(self.wall, now)
+
+    def clock_at(self, age: int) -> int:
+        """What the steady clock shows at that ``age``."""
+        return self.clock + age - self.age

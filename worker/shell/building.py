@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from millwheel.core.catalog import Catalog, OwnedInterval, code_of, injector_sender
@@ -18,6 +18,7 @@ from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogReten
 from millwheel.worker.messages import Parent
 from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.routing import Routing
+from millwheel.worker.shell.runloop import steady_now, wall_now
 
 __all__ = ["Builder", "Built"]
 
@@ -33,6 +34,8 @@ class Built:
     """The stream that the core is the log of; empty for a computation's interval."""
     code: topology.CodeReference | None = None
     """The user's code that it runs; None: none."""
+    clock: Callable[[], int] = wall_now
+    """What drives the core: hooks are shown wall time, and a log keeps its records for what has truly passed."""
 
 
 class Builder:
@@ -118,7 +121,7 @@ class Builder:
             self.slack(inputs),
             _retention(record.retention),
         )
-        return Built(LogCore(config), inputs, log_of=record.stream)
+        return Built(LogCore(config), inputs, log_of=record.stream, clock=steady_now)
 
     def slack(self, inputs: Iterable[str]) -> dict[str, int]:
         """By injected stream: how long the ids of late records are kept (6.1.1)."""

@@ -129,13 +129,16 @@ class CoreHost:
         queue: RunQueue,
         extra: dict[type, Callable[[Any], None]] | None = None,
         ahead: ReadAhead | None = None,
+        clock: Callable[[], int] = wall_now,
     ) -> None:
-        """``extra``: how to perform instructions of the core's own kind; ``ahead``: base parts read already."""
+        """``extra``: how to perform instructions of the core's own kind; ``ahead``: base parts read already;
+        ``clock``: the one that the core is driven by, in microseconds."""
         self.journal = journal
         self._ahead: ReadAhead = {} if ahead is None else ahead
         self._releases: set[asyncio.Future[ReleasePrepared]] = set()
         """Of those who wait for the journal to be short."""
         self.core = core
+        self._now = clock
         self._store = store
         self._peers = peers
         self._queue = queue
@@ -233,9 +236,9 @@ class CoreHost:
         began = perf_counter()
         if type(event) is Opened:
             with _uncollected():
-                self._guarded(lambda: self.core.handle(event, wall_now()))
+                self._guarded(lambda: self.core.handle(event, self._now()))
         else:
-            self._guarded(lambda: self.core.handle(event, wall_now()))
+            self._guarded(lambda: self.core.handle(event, self._now()))
         self.busy += perf_counter() - began
         if type(event) in (Deposed, OpenFailed) and not self._closed:
             self._shut()
@@ -286,12 +289,12 @@ class CoreHost:
             self._alarm = None
         self._alarm_at = at
         if at is not None and not self._closed:
-            delay = max(0.0, (at - wall_now()) / 1e6)
+            delay = max(0.0, (at - self._now()) / 1e6)
             self._alarm = self._loop.call_later(min(delay, _LONGEST_SLEEP), self._ring)
 
     def _ring(self) -> None:
         at, self._alarm, self._alarm_at = self._alarm_at, None, None
-        if at is not None and wall_now() < at:
+        if at is not None and self._now() < at:
             self._set_alarm()
         else:
             self.post(Tick())

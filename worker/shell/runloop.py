@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["RunQueue", "wall_now"]
+__all__ = ["RunQueue", "steady_now", "wall_now"]
 
 log = logging.getLogger("millwheel.worker")
 
@@ -24,6 +24,11 @@ _TURN_SECONDS: Final = 0.005
 def wall_now() -> int:
     """The wall clock in microseconds since the epoch."""
     return time.time_ns() // 1_000
+
+
+def steady_now() -> int:
+    """Microseconds since some moment before this process began: nobody sets it."""
+    return time.monotonic_ns() // 1_000
 
 
 class RunQueue:

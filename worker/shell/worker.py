@@ -418,7 +418,7 @@ class Worker:
             return
         interval = owned.interval
         extra = self.logs.performers() if built.log_of else None
-        host = CoreHost(interval.journal, built.core, self.store, self, self.queue, extra, self._ahead)
+        host = CoreHost(interval.journal, built.core, self.store, self, self.queue, extra, self._ahead, built.clock)
         hosted = self.hosted[interval.journal] = _Hosted(host, owned, built, LocalChannel(host))
         self._forget_dead_later(hosted)
         log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)

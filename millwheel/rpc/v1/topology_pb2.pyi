@@ -220,6 +220,7 @@ class Retention(_message.Message):
     MAX_AGE_US_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     max_age_us: _builtins.int
+    """Counted while the log is served."""
     max_bytes: _builtins.int
     def __init__(
         self,
