@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import millwheel as mw
+from millwheel.core.limits import MAX_ENTRY_BYTES
 from millwheel.core.time import Timestamp
 from millwheel.worker.interval import Settings
 from millwheel.worker.messages import (
@@ -31,6 +32,34 @@ class Counting(mw.Computation[tuple[str, str], int]):
         ctx.produce("out", "fired")
 
 
+class Changing(mw.Computation[tuple[str, str], int]):
+    """Does what the record says."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state += 1
+        what = record.value[1]
+        if what in ("set", "again"):
+            ctx.set_timer(Timestamp(100 if what == "set" else 200), "t")
+        elif what == "cancel":
+            ctx.cancel_timer("t")
+        elif what == "hold":
+            ctx.set_hold(Timestamp(50))
+        elif what == "let-go":
+            ctx.clear_hold()
+        ctx.produce("out", what)
+
+    def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
+        raise AssertionError("nothing is due")
+
+
+class Swelling(mw.Computation[tuple[str, str], bytes]):
+    """A key's state is as many MiB as it is told."""
+
+    def process_record(self, ctx: mw.Context[bytes], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state = b"." * (int(record.value[1]) << 20)
+        ctx.produce("out", record.value[1])
+
+
 class Passing(mw.Computation[tuple[str, str], None]):
     """Produces what it gets, and keeps nothing."""
 
@@ -53,32 +82,73 @@ def lined_up(solo: Solo, *values: str) -> list[int]:
 
 
 def test_g10_appends_go_in_the_order_of_commits_and_each_waits_for_its_own_acks_6_1_3() -> None:
+    """Behind the first the open commit takes what comes, and waits for all of that."""
     solo = weak()
     first, second, third = lined_up(solo, "a", "b", "c")
     solo.handle(Acknowledged(second))
     assert solo.take(AppendEntry) == [], "the first comes first"
     solo.handle(Acknowledged(first))
+    (fourth,) = lined_up(solo, "d")
     solo.commit()
     assert len(solo.take(Acknowledge)) == 1
-    solo.commit()
-    assert len(solo.take(Acknowledge)) == 1
+    (fifth,) = lined_up(solo, "e")
+    solo.handle(Acknowledged(fourth))
     assert solo.take(AppendEntry) == [], "the third is not ACKed"
     solo.handle(Acknowledged(third))
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 3, "the second, the third and the fourth are one commit"
+    assert solo.take(AppendEntry) == [], "the fifth is not ACKed"
+    solo.handle(Acknowledged(fifth))
     solo.commit()
     assert len(solo.take(Acknowledge)) == 1
     successor = Solo(Counting(), strong=False, entries=solo.entries)
     assert successor.take(Send) == []
-    assert successor.state.counts.records == 3
+    assert successor.state.counts.records == 5
+    assert successor.state.committed == 3
 
 
 def test_g10_stragglers_are_stored_one_commit_after_the_other_and_sent_again_by_a_successor_6_1_3() -> None:
     solo = weak()
-    _, second, _ = lined_up(solo, "a", "b", "c")
+    _, second, _, _ = lined_up(solo, "a", "b", "c", "d")
     solo.handle(Acknowledged(second))
     solo.now += 1_000
     solo.handle(Tick())
-    assert solo.commit_all() == 3
-    assert Solo(Counting(), strong=False, entries=solo.entries).sent() == [("a", 1), ("c", 3)]
+    assert solo.commit_all() == 2
+    assert Solo(Counting(), strong=False, entries=solo.entries).sent() == [("a", 1), ("c", 3), ("d", 4)]
+
+
+def test_g12_what_joins_a_commit_supersedes_what_it_said_of_the_key() -> None:
+    """Each way in which a later batch may change what an earlier one of the same commit had set, replayed."""
+    solo = Solo(Changing(), strong=False, straggler_delay=1_000)
+    tokens = lined_up(solo, "ahead")
+    steps = [("k", what) for what in ("set", "again", "cancel", "hold", "let-go", "set")]
+    steps += [("ended", "set"), ("ended", "cancel"), ("moved", "set"), ("moved", "again"), ("held", "hold")]
+    for key, what in steps:
+        solo.deliver((key, what, 10))
+        tokens.append(solo.take(Send)[0].delivery.token)
+    for token in tokens:
+        solo.handle(Acknowledged(token))
+    assert solo.commit_all() == 2
+    successor = Solo(Changing(), strong=False, entries=solo.entries)
+    for wall in (False, True):
+        assert sorted(successor.state.timers[wall].items()) == sorted(solo.state.timers[wall].items())
+    assert successor.state.holds == solo.state.holds
+    assert {key: setting.at for key, _, setting in solo.state.timers[False].items()} == {b"k": 100, b"moved": 200}
+    assert {key: cell.encoded for key, cell in successor.state.cells.items()} == {
+        key: cell.encoded for key, cell in solo.state.cells.items()
+    }
+
+
+def test_what_does_not_fit_into_the_open_commit_waits_for_the_line_to_end() -> None:
+    solo = Solo(Swelling(), strong=False, straggler_delay=1_000)
+    tokens = lined_up(solo, "1", "3", "3")
+    solo.deliver(("other", "3", 9))
+    assert solo.take(Send) == []
+    for token in tokens:
+        solo.handle(Acknowledged(token))
+    assert solo.commit_all() == 2
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+    assert len(solo.take(Send)) == 1
 
 
 def test_g10_what_a_timer_produces_waits_until_what_set_it_is_in_the_journal_6_1_3() -> None:

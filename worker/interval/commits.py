@@ -5,10 +5,11 @@ and senders ACKed, only after the append that holds them is acknowledged (G1, G9
 productions the productions are sent first; its append waits until each of them is ACKed, or,
 after the straggler delay, is stored in that same append (G10).
 
-Weak commits wait in line, so that what is produced does not wait for the ACKs of what was produced before it. In line
-there are only productions that records caused, as those are known by the record's id, after a takeover, too: what a
-timer produces is known by the commit that set it, and waits until that is in the journal. What is captured of the soft
-state is captured when nothing is in line or in flight.
+Weak commits wait in line, so that what is produced does not wait for the ACKs of what was produced before it. The last
+in line is *open* while another is ahead of it: batches join it, and are sent at once; when it is the first it waits for
+its ACKs, and the next one is open. In line there are only productions that records caused, as those are known by the
+record's id, after a takeover, too: what a timer produces is known by the commit that set it, and waits until that is in
+the journal. What is captured of the soft state is captured when nothing is in line or in flight.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
+from millwheel.core.limits import MAX_ENTRY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import Append
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
@@ -34,9 +36,6 @@ from millwheel.worker.messages import Acknowledge, AppendEntry, Delivery, Instru
 
 __all__ = ["Commits"]
 
-_IN_LINE: Final = 8
-"""Weak commits in line, at most: enough for the time that ACKs take, and few enough that where appends are slow batches
-grow instead. Together they have no more records than one batch may have."""
 _OLD: Final = 1_000
 """Commits after which a production that is not ACKed counts as stuck."""
 
@@ -62,7 +61,8 @@ class Commits:
         """Whose append is in flight."""
         self._entry_bytes = 0
         self._line: deque[tuple[Sealed, int]] = deque()
-        """Weak commits that wait for the ACKs of their productions, and until when; those behind them wait for them."""
+        """Weak commits that wait for the ACKs of their productions, and until when: one, and an open one behind it.
+        Together they have no more records than one batch may have."""
         self._line_records = 0
         self._senders: dict[int, Sealed] = {}
         """The commit in line that waits for the ACK of a shipment, by the shipment's token."""
@@ -97,11 +97,12 @@ class Commits:
             self._let_go(batch)
             self.state.counts.duplicates += duplicates
             return False
-        sealed = self._sealer.seal(self._runner.take_batch(), changed, duplicates)
         if self._weak:
-            self._line_up(sealed, out)
+            if not self._line_up(changed, duplicates, out):
+                self.state.counts.duplicates += duplicates
+                return False
         else:
-            self._append(sealed, out)
+            self._append(self._sealer.seal(self._runner.take_batch(), changed, duplicates), out)
         return True
 
     def _may_line_up(self) -> bool:
@@ -109,19 +110,46 @@ class Commits:
         state, batch, line = self.state, self._runner.batch, self._line
         if not self._weak or not state.scope.produced_bytes or batch.fired:
             return False
-        if len(line) >= _IN_LINE or self._line_records + batch.records > state.settings.batch_records:
+        if self._line_records + batch.records > state.settings.batch_records:
+            return False
+        if self._checkpoints.wants_stillness(state.elapsed):
             return False
         last = line[-1][0] if line else self._in_flight
         # One that has nothing to keep is never appended, and leaves its number to the next.
-        return last is not None and not _passes(last) and not self._checkpoints.wants_stillness(state.elapsed)
+        return self._open() is not None or (last is not None and not self._passes(last))
 
-    def _line_up(self, sealed: Sealed, out: list[Instruction]) -> None:
-        """Send the weak productions of a commit, which waits for their ACKs."""
-        sealed.unacked = {shipment.token for shipment in sealed.shipments}
-        self._senders.update(dict.fromkeys(sealed.unacked, sealed))
-        self._line.append((sealed, self.state.elapsed + self.state.program.options.straggler_delay))
-        self._line_records += _records(sealed)
-        out.extend(self._send(shipment) for shipment in sealed.shipments)
+    def _open(self) -> Sealed | None:
+        """The commit in line that batches may join: the last, unless it is the next to be appended."""
+        behind = len(self._line) > 1 or (self._line and self._in_flight is not None)
+        return self._line[-1][0] if behind else None
+
+    def _line_up(self, changed: list[tuple[bytes, bytes]], duplicates: int, out: list[Instruction]) -> bool:
+        """Send the batch's weak productions, for whose ACKs its commit waits; False if it does not fit into that."""
+        batch, sealer, sealed = self._runner.batch, self._sealer, self._open()
+        records = sum(len(indexes) for _, indexes in batch.consumed)
+        size = batch.size + self.state.scope.produced_bytes + sum(len(encoded) for _, encoded in changed)
+        if sealed is None:
+            sealed = sealer.seal(self._runner.take_batch(), changed, duplicates)
+            shipments = sealed.shipments
+            self._line.append((sealed, self.state.elapsed + self.state.program.options.straggler_delay))
+        elif sealed.size + size > MAX_ENTRY_BYTES:
+            return False
+        else:
+            shipments = sealer.join(sealed, self._runner.take_batch(), changed, duplicates)
+        sealed.size += size
+        self._line_records += records
+        tokens = {shipment.token for shipment in shipments}
+        sealed.unacked |= tokens
+        self._senders.update(dict.fromkeys(tokens, sealed))
+        out.extend(self._send(shipment) for shipment in shipments)
+        return True
+
+    def _passes(self, sealed: Sealed) -> bool:
+        """Whether there is nothing of it to keep, but for productions and ACKs."""
+        entry = sealed.entry
+        assert entry is not None
+        ids = sealed.consumed and self.state.program.options.exactly_once
+        return not (ids or entry.states or entry.holds or entry.timers_set or entry.timers_cleared)
 
     def _let_go(self, batch: Batch) -> None:
         """A batch without work: what it held the watermark for waits, and holds for itself."""
@@ -141,16 +169,19 @@ class Commits:
             for token in sealed.unacked:
                 del self._senders[token]
             sealed.unacked = set()
-            entry = msgspec.structs.replace(
+            entry = replace(
                 entry,
+                states=list(dict(entry.states).items()),
                 productions=sorted(rows),
+                ids=self._sealer.take_ids(sealed),
                 acked=[(position, consumer) for sequence, position, consumer in self._acked if not sequence],
                 acked_inherited=[acked for acked in self._acked if acked[0]],
             )
             sealed.released.extend(self._acked_holds)
             self._acked, self._acked_holds = [], []
             sealed.entry = entry
-            if _passes(sealed) and not entry.productions and not self._checkpoints.wants_append:
+            kept = entry.productions or entry.acked or entry.acked_inherited
+            if self._passes(sealed) and not kept and not self._checkpoints.wants_append:
                 assert sealed.commit == state.sealed, "nothing is sealed behind what passes"
                 state.sealed -= 1
                 self._done(sealed, out)
@@ -335,18 +366,3 @@ class Commits:
 
 def _records(sealed: Sealed) -> int:
     return sum(len(indexes) for _, indexes in sealed.consumed)
-
-
-def _passes(sealed: Sealed) -> bool:
-    """Whether there is nothing of it to keep, but for productions that are not ACKed."""
-    assert sealed.entry is not None
-    entry = sealed.entry
-    return not (
-        entry.states
-        or entry.holds
-        or entry.timers_set
-        or entry.timers_cleared
-        or entry.ids
-        or entry.acked
-        or entry.acked_inherited
-    )

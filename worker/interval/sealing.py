@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from millwheel.core.limits import MAX_ENTRY_BYTES, MAX_STATE_BYTES
 from millwheel.sdk.context import UNSET, Context, Production, TimerSetting
 from millwheel.sdk.errors import TooLargeError
@@ -26,7 +28,7 @@ class Sealed:
     anybody: not ACKed, not sent (weak productions aside), and ``released`` still holds the output watermark.
     """
 
-    __slots__ = ("commit", "consumed", "entry", "ids", "released", "shipments", "unacked")
+    __slots__ = ("commit", "consumed", "entry", "ids", "released", "shipments", "size", "timers", "unacked")
 
     def __init__(self, commit: int) -> None:
         self.commit = commit
@@ -37,6 +39,10 @@ class Sealed:
         self.shipments: list[Shipment] = []
         self.unacked: set[int] = set()
         """Tokens of weak productions that the commit waits for (6.1.3)."""
+        self.size = 0
+        """Bytes that its entry may come to, all of its productions stored; counted where batches may join it."""
+        self.timers = 0
+        """How many it has set."""
 
 
 class Sealer:
@@ -97,11 +103,52 @@ class Sealer:
 
     def seal(self, batch: Batch, changed: list[tuple[bytes, bytes]], duplicates: int) -> Sealed:
         """Apply the batch to the soft state, as commit ``state.sealed + 1``, and build its entry."""
+        self.state.sealed += 1
+        sealed = Sealed(self.state.sealed)
+        sealed.entry, sealed.shipments = self._apply(sealed, batch, changed, duplicates)
+        if self.state.program.options.strong:
+            sealed.entry = replace(sealed.entry, ids=self.take_ids(sealed))
+        return sealed
+
+    def join(self, sealed: Sealed, batch: Batch, changed: list[tuple[bytes, bytes]], duplicates: int) -> list[Shipment]:
+        """Make the batch part of a commit that is not on its way to the journal yet; returns the shipments it adds."""
+        before = sealed.entry
+        assert before is not None
+        entry, shipments = self._apply(sealed, batch, changed, duplicates)
+        sealed.shipments += shipments
+        before.states.extend(entry.states)
+        before.holds.extend(entry.holds)
+        before.productions.extend(entry.productions)
+        timers = before.timers_set
+        if timers and (entry.timers_set or entry.timers_cleared):
+            # A replay clears timers before it sets any.
+            gone = {row[:3] for row in entry.timers_set} | set(entry.timers_cleared)
+            timers = [row for row in timers if row[:3] not in gone]
+        sealed.entry = replace(
+            before,
+            watermark=entry.watermark,
+            wall=entry.wall,
+            timers_set=timers + entry.timers_set,
+            timers_cleared=before.timers_cleared + entry.timers_cleared,
+            counts=tuple(map(sum, zip(before.counts, entry.counts, strict=True))),
+        )
+        return shipments
+
+    def take_ids(self, sealed: Sealed) -> list[Any]:
+        """The consumed records' ids, for the entry; what comes after it is taken into a later one."""
+        if not (self.state.program.options.exactly_once and sealed.consumed):
+            return []
+        sealed.ids = self.state.dedup.take([(receipt.verdict, indexes) for receipt, indexes in sealed.consumed])
+        return sealed.ids.to_wire()
+
+    def _apply(
+        self, sealed: Sealed, batch: Batch, changed: list[tuple[bytes, bytes]], duplicates: int
+    ) -> tuple[Entry, list[Shipment]]:
+        """Apply the batch to the soft state, as part of that commit; what the entry says of it, without ids."""
         state = self.state
-        state.sealed += 1
-        sealed = Sealed(state.sealed)
-        sealed.released = batch.firing
-        sealed.consumed = [one for one in batch.consumed if one[1]]
+        consumed = [one for one in batch.consumed if one[1]]
+        sealed.released += batch.firing
+        sealed.consumed += consumed
         state.cells.changed(changed, sealed.commit)
         cleared = self._clear_fired(batch, sealed)
         timers: list[TimerRow] = []
@@ -114,13 +161,11 @@ class Sealer:
                 producing.append((key, context._productions))
             if context._hold is not UNSET:
                 holds.append((key, self._apply_hold(key, context, sealed)))
-        productions = self._productions(producing, sealed.commit)
-        if state.program.options.exactly_once and sealed.consumed:
-            sealed.ids = state.dedup.take([(receipt.verdict, indexes) for receipt, indexes in sealed.consumed])
-        records = sum(len(indexes) for _, indexes in sealed.consumed)
-        late = sum(self._late(receipt, indexes) for receipt, indexes in sealed.consumed)
-        sealed.shipments = state.outbox.add(productions)
-        sealed.entry = Entry(
+        made = len(sealed.entry.productions) if sealed.entry is not None else 0
+        productions = self._productions(producing, sealed.commit << INDEX_BITS | made)
+        records = sum(len(indexes) for _, indexes in consumed)
+        late = sum(self._late(receipt, indexes) for receipt, indexes in consumed)
+        entry = Entry(
             FORMAT,
             state.watermark,
             state.wall,
@@ -129,11 +174,11 @@ class Sealer:
             timers,
             cleared,
             productions,
-            sealed.ids.to_wire() if sealed.ids is not None else [],
+            [],
             [],
             (records, duplicates, late, batch.dead),
         )
-        return sealed
+        return entry, state.outbox.add(productions)
 
     def _late(self, receipt: Receipt, indexes: list[int]) -> int:
         """How many were late. A record that was not when it ran is not now: it has held the watermark since."""
@@ -193,7 +238,8 @@ class Sealer:
             if previous is not None and (previous.at, previous.hold) == (setting.at, hold) and not wall:
                 # Set again as it is, say by each record of a window: nothing to journal.
                 continue
-            origin = sealed.commit << INDEX_BITS | len(timers)
+            origin = sealed.commit << INDEX_BITS | sealed.timers
+            sealed.timers += 1
             setting = TimerSetting(setting.at, hold, setting.cause, origin)
             if (holds_at := effective_hold(setting, wall)) is not None:
                 state.hold_times.add(holds_at)
@@ -219,9 +265,8 @@ class Sealer:
             state.hold_times.add(hold)
         return hold
 
-    def _productions(self, producing: list[tuple[bytes, list[Production]]], commit: int) -> list[ProductionRow]:
+    def _productions(self, producing: list[tuple[bytes, list[Production]]], position: int) -> list[ProductionRow]:
         rows: list[ProductionRow] = []
-        position = commit << INDEX_BITS
         weak = not self.state.program.options.strong
         computation = self.state.config.computation
         append = rows.append
