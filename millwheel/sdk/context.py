@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-import msgspec
-
 from millwheel.core.limits import MAX_PRODUCED_BYTES, MAX_TAG_BYTES, MAX_VALUE_BYTES
 from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.sdk.errors import (
@@ -117,23 +115,37 @@ class StateCell:
         self.value: Any = UNSET
 
 
-class Context(msgspec.Struct, Generic[State], eq=False):
+class Context(Generic[State]):
     """Access to everything of one key (figure 7). Valid only while the hook that received it runs."""
 
-    # A Struct for what it costs to make one, for each key and batch.
-    _key: bytes
-    _cell: StateCell
-    _scope: Scope
-    _productions: list[Production] | None = None
-    _timers: dict[tuple[bool, str], TimerSetting | None] | None = None
-    _produced: int = 0
-    _hold: Any = UNSET
-    # Of the record or timer at hand: the default timestamp of a production, the least that one may have,
-    # and the event time on whose account timers are set.
-    _stamp: int = 0
-    _earliest: int = 0
-    _cause: int = 0
-    _origin: Any = None
+    __slots__ = (
+        "_cause",
+        "_cell",
+        "_earliest",
+        "_hold",
+        "_key",
+        "_origin",
+        "_produced",
+        "_productions",
+        "_scope",
+        "_stamp",
+        "_timers",
+    )
+
+    def __init__(self, key: bytes, cell: StateCell, scope: Scope) -> None:
+        self._key = key
+        self._cell = cell
+        self._scope = scope
+        self._productions: list[Production] | None = None
+        self._timers: dict[tuple[bool, str], TimerSetting | None] | None = None
+        self._produced = 0
+        self._hold: Any = UNSET
+        # Of the record or timer at hand: the default timestamp of a production, the least that one may have,
+        # and the event time on whose account timers are set.
+        self._stamp = 0
+        self._earliest = 0
+        self._cause = 0
+        self._origin: Any = None
 
     def __repr__(self) -> str:
         return f"Context(computation={self._scope.computation!r}, key={self.key!r})"
@@ -175,10 +187,6 @@ class Context(msgspec.Struct, Generic[State], eq=False):
     @state.setter
     def state(self, value: State) -> None:
         self._cell.value = value
-
-    @state.deleter
-    def state(self) -> None:
-        self._cell.value = None
 
     def produce(self, stream: str, value: Any, *, timestamp: Timestamp | None = None) -> None:
         """Produce a record to ``stream`` (section 4.3).
@@ -259,6 +267,20 @@ class Context(msgspec.Struct, Generic[State], eq=False):
     def clear_hold(self) -> None:
         """Let go of the state's hold."""
         self._hold = None
+
+
+def _clear_state(context: Context[Any]) -> None:
+    context._cell.value = None
+
+
+def _deletable(plain: Any) -> property:
+    """A property with what ``del`` does. Where mypyc, which refuses deleters, compiled it, it is another descriptor."""
+    if isinstance(plain, property):
+        return plain.deleter(_clear_state)
+    return property(plain.__get__, plain.__set__, _clear_state, plain.__doc__)
+
+
+setattr(Context, "state", _deletable(vars(Context)["state"]))  # noqa: B010 - mypy takes the name for a property
 
 
 def _checked(timestamp: Timestamp, method: str) -> Timestamp:
