@@ -221,7 +221,7 @@ class IntervalCore:
         self._receiving.end(event.ended_injectors, event.ended_queries)
         inputs = self.state.inputs
         known = inputs.senders.keys()
-        for sender in event.senders - known:
+        for sender in event.senders.difference(known):
             inputs.add(sender)
         for sender in known - event.senders:
             inputs.remove(sender)
