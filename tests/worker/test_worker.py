@@ -24,8 +24,9 @@ from millwheel.worker.shell import worker as worker_module
 from millwheel.worker.shell.building import Built
 from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.hosted import Hosted
 from millwheel.worker.shell.watching import Watermarks
-from millwheel.worker.shell.worker import Worker, WorkerSettings, _Hosted
+from millwheel.worker.shell.worker import Worker, WorkerSettings
 from tests.worker.doubles import FlakyStore, ScriptedCore, until
 
 
@@ -65,7 +66,7 @@ def hosted(of: Worker, journal: str, sequencer: int) -> ScriptedCore:
     core = ScriptedCore()
     host = CoreHost(journal, core, of.store, of, of.queue)
     built = Built(core, ())  # type: ignore[arg-type]
-    of.hosted[journal] = _Hosted(host, owned(journal, sequencer), built, LocalChannel(host))
+    of.hosted[journal] = Hosted(host, owned(journal, sequencer), built, LocalChannel(host))
     return core
 
 

@@ -17,7 +17,6 @@ from millwheel.client.report_stream import PendingOf
 from millwheel.coordination.contract import Coordinator, CoordinatorError, DamagedValueError
 from millwheel.core.catalog import Catalog, OwnedInterval, code_of
 from millwheel.core.keys import KeyInterval
-from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1 import catalog_pb2, topology_pb2
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
 from millwheel.rpc.v1.handover_pb2_grpc import add_HandoverServiceServicer_to_server
@@ -29,36 +28,34 @@ from millwheel.worker.interval import IntervalCore, Settings
 from millwheel.worker.interval.pending import pending_work
 from millwheel.worker.messages import (
     AcceptSequencer,
-    Acknowledged,
     CatalogChanged,
-    Delivery,
     Deposed,
     Report,
     Send,
     SenderWatermarks,
     SequenceChecked,
 )
-from millwheel.worker.shell.building import Builder, Built
+from millwheel.worker.shell.building import Builder
 from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.delivery_service import DeliveryService
-from millwheel.worker.shell.discarding import Edges
 from millwheel.worker.shell.follower import follow
 from millwheel.worker.shell.handover import HandoverService
 from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.hosted import Hosted, Quarantined
 from millwheel.worker.shell.inspection import InspectionService
 from millwheel.worker.shell.lineage import dead_journals, journal_lives
 from millwheel.worker.shell.load import LoadMeter, Metered
 from millwheel.worker.shell.log_service import LogService
 from millwheel.worker.shell.mending import Mending
 from millwheel.worker.shell.opening import ReadAhead
-from millwheel.worker.shell.peers import PeerConnection
 from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.registration import Registration, WorkerIdTakenError
 from millwheel.worker.shell.routing import Routing
 from millwheel.worker.shell.runloop import RunQueue
+from millwheel.worker.shell.sending import Sending
 from millwheel.worker.shell.watching import SenderWatch, Watermarks
 
-__all__ = ["Authority", "Quarantined", "Worker", "WorkerSettings"]
+__all__ = ["Authority", "Worker", "WorkerSettings"]
 
 log = logging.getLogger("millwheel.worker")
 
@@ -105,30 +102,6 @@ class WorkerSettings:
     """Seconds that intervals may take to be made ready for other workers when this one ends; 0: they are not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quarantined:
-    """An interval that stands still because ``why``, a stored value that it relies on, is missing or damaged."""
-
-    incarnation: str
-    topology: str
-    computation: str
-    why: str
-
-
-@dataclass(slots=True)
-class _Hosted:
-    """An interval that this process runs."""
-
-    host: CoreHost
-    owned: OwnedInterval
-    built: Built
-    channel: LocalChannel
-
-    @property
-    def sequencer(self) -> int:
-        return self.owned.interval.sequencer
-
-
 class Worker:
     """The shell of the worker role. ``start`` registers; the catalog then says what to run."""
 
@@ -149,13 +122,12 @@ class Worker:
         authority.pending_of = self._pending_of
         self.programs = Programs(settings.packages, fetch_package)
         self.routing = Routing(self.catalog, self.programs.extractor)
-        self._edges = Edges(coordinator, self.catalog)
         self._builder = Builder(self.catalog, self.programs, self.routing, settings.core)
         self.logs = LogService(self._find_log)
         self.queue = RunQueue(asyncio.get_running_loop())
-        self.hosted: dict[str, _Hosted] = {}
+        self.hosted: dict[str, Hosted] = {}
+        self._sending = Sending(coordinator, self.catalog, self.hosted, settings.address, self._background)
         self._watch = SenderWatch(authority.watch, self._tell)
-        self._peers: dict[str, PeerConnection] = {}
         self._following: asyncio.Task[None] | None = None
         self._reconciling = asyncio.Lock()
         self._again: asyncio.TimerHandle | None = None
@@ -210,7 +182,7 @@ class Worker:
                 await asyncio.gather(task, return_exceptions=True)
         await self._watch.close()
         await self._drop_all()
-        await asyncio.gather(*(peer.close() for peer in self._peers.values()))
+        await self._sending.close()
         await self._registration.close()
 
     def find(self, journal: str) -> CoreHost | None:
@@ -335,7 +307,7 @@ class Worker:
         # Each lets go at its first step. That hooks of theirs do not end at once keeps nothing waiting.
         await asyncio.sleep(0)
         self.routing.refresh()
-        self._edges.refresh()
+        self._sending.refresh()
         self._given_up = {
             (journal, sequencer): why
             for (journal, sequencer), why in self._given_up.items()
@@ -353,7 +325,7 @@ class Worker:
             frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values())),
             self.catalog.injector_lives(),
         )
-        await self._close_peers()
+        await self._sending.hang_up()
         await asyncio.gather(*stopping)
         self._forget_code()
         return complete
@@ -392,12 +364,6 @@ class Worker:
         named = [code_of(spec, computation) for spec in live for computation in spec.computations]
         self.programs.keep([*named, *(one.built.code for one in self.hosted.values() if one.built.code is not None)])
 
-    async def _close_peers(self) -> None:
-        """Close the connections to workers that own nothing any more."""
-        owners = {address for table in self.catalog.tables.values() for address in table.addresses()}
-        for address in self._peers.keys() - owners:
-            await self._peers.pop(address).close()
-
     def _try_start(self, owned: OwnedInterval) -> bool:
         """Run an interval; False, with the reason said, if it cannot be built. It does not keep others waiting."""
         journal = owned.interval.journal
@@ -419,21 +385,21 @@ class Worker:
         interval = owned.interval
         extra = self.logs.performers() if built.log_of else None
         host = CoreHost(interval.journal, built.core, self.store, self, self.queue, extra, self._ahead, built.clock)
-        hosted = self.hosted[interval.journal] = _Hosted(host, owned, built, LocalChannel(host))
+        hosted = self.hosted[interval.journal] = Hosted(host, owned, built, LocalChannel(host))
         self._forget_dead_later(hosted)
         log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)
         host.start()
         host.post(self._watch.known())
 
-    def _forget_dead_later(self, *hosted: _Hosted) -> None:
+    def _forget_dead_later(self, *hosted: Hosted) -> None:
         for one in hosted:
             delay = _SETTLED * random.uniform(0.5, 1.5)
             asyncio.get_running_loop().call_later(delay, self._forget_dead_now, one)
 
-    def _forget_dead_now(self, hosted: _Hosted) -> None:
+    def _forget_dead_now(self, hosted: Hosted) -> None:
         self._background(self._forget_dead(hosted))
 
-    async def _forget_dead(self, hosted: _Hosted) -> None:
+    async def _forget_dead(self, hosted: Hosted) -> None:
         """Have an interval forget the senders' journals that are no more.
 
         It is told when parents are retired. But what its owner before this one was told and did not commit is lost, and
@@ -456,11 +422,11 @@ class Worker:
         log.info("interval %s: let go of, sequencer %d", journal, hosted.sequencer)
         await self._release(hosted)
 
-    async def _release(self, hosted: _Hosted) -> None:
+    async def _release(self, hosted: Hosted) -> None:
         self._forget(hosted)
         await hosted.host.close()
 
-    def _forget(self, hosted: _Hosted) -> None:
+    def _forget(self, hosted: Hosted) -> None:
         """Whatever must be gone before a successor is opened here."""
         self.routing.release(hosted.built.bindings)
         self.authority.forget(hosted.owned.incarnation, hosted.built.core.keys)
@@ -489,44 +455,8 @@ class Worker:
     # What hosts need (Peers).
 
     def send(self, host: CoreHost, send: Send) -> None:
-        """Bring a batch to its owner: in this process, or over the network."""
-        delivery = send.delivery
-        sender = self.hosted.get(host.journal)
-        if sender is None or sender.host is not host:
-            return
-        if not self._edges.has(delivery.consumer, delivery.stream):
-            self._background(self._discard(host, sender.channel, delivery))
-            return
-        local = self.hosted.get(delivery.journal)
-        if local is not None:
-            delivery.channel = sender.channel
-            local.host.post(delivery)
-            return
-        address = self._address_of(delivery.consumer, delivery.journal)
-        if not address:
-            sender.channel.later(delivery.token)
-            return
-        peer = self._peers.get(address)
-        if peer is None:
-            peer = self._peers[address] = PeerConnection(address, open_channel)
-        peer.send(delivery, sender.channel)
-
-    async def _discard(self, host: CoreHost, channel: LocalChannel, delivery: Delivery) -> None:
-        """Let go of what is due to a consumer that was removed; later again if it is not certain that it was."""
-        try:
-            gone = await self._edges.is_gone(delivery.consumer, delivery.stream)
-        except CoordinatorError:
-            gone = False
-        if gone:
-            host.post(Acknowledged(delivery.token))
-        else:
-            channel.later(delivery.token)
-
-    def _address_of(self, consumer: str, journal: str) -> str:
-        table = self.catalog.tables.get(consumer)
-        interval = table.of_journal(journal) if table is not None else None
-        address = interval.owner.address if interval is not None else ""
-        return "" if address == self.settings.address else address
+        """Bring a batch to its owner."""
+        self._sending.send(host, send)
 
     def report(self, report: Report) -> None:
         """Pass a report on to the authority."""
@@ -565,7 +495,7 @@ class Worker:
         if host.fault:
             self._mend(host.journal)
 
-    def _quarantine(self, hosted: _Hosted, why: str) -> None:
+    def _quarantine(self, hosted: Hosted, why: str) -> None:
         """Nothing of the interval is served, nor written over, until it is given out anew."""
         incarnation = hosted.owned.incarnation
         table = self.catalog.tables.get(incarnation)
