@@ -55,7 +55,11 @@ class Changing(mw.Computation[tuple[str, str], int]):
 class Swelling(mw.Computation[tuple[str, str], bytes]):
     """A key's state is as many MiB as it is told."""
 
+    def __init__(self) -> None:
+        self.runs = 0
+
     def process_record(self, ctx: mw.Context[bytes], record: mw.Record[tuple[str, str]]) -> None:
+        self.runs += 1
         ctx.state = b"." * (int(record.value[1]) << 20)
         ctx.produce("out", record.value[1])
 
@@ -149,6 +153,26 @@ def test_what_does_not_fit_into_the_open_commit_waits_for_the_line_to_end() -> N
     assert solo.commit_all() == 2
     assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
     assert len(solo.take(Send)) == 1
+
+
+def test_g8_keys_put_off_for_an_entrys_size_wait_for_the_line_to_move() -> None:
+    """What was too much for one entry, and for the open commit, ran again and again meanwhile, thousands of times."""
+    swelling = Swelling()
+    solo = Solo(swelling, strong=False, straggler_delay=1_000)
+    tokens = lined_up(solo, "1", "3")
+    solo.deliver(*((key, "3", 9) for key in ("p", "q", "r")))
+    assert solo.take(Send) == []
+    assert swelling.runs == 5
+    while tokens:
+        for token in tokens:
+            solo.handle(Acknowledged(token))
+        solo.commit_all()
+        tokens = [send.delivery.token for send in solo.take(Send)]
+    assert len(solo.take(Acknowledge)) == 3
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+    assert {key: len(cell.encoded) >> 20 for key, cell in solo.state.cells.items() if key < b"x"} == {
+        b"k0": 1, b"k1": 3, b"p": 3, b"q": 3, b"r": 3,
+    }  # fmt: skip
 
 
 def test_g10_what_a_timer_produces_waits_until_what_set_it_is_in_the_journal_6_1_3() -> None:

@@ -64,6 +64,8 @@ class Commits:
         """Weak commits that wait for the ACKs of their productions, and until when: one, and an open one behind it.
         Together they have no more records than one batch may have."""
         self._line_records = 0
+        self.crowded = False
+        """Whether the open commit had no room for the batch at hand, which waits for the line to move."""
         self._senders: dict[int, Sealed] = {}
         """The commit in line that waits for the ACK of a shipment, by the shipment's token."""
         self._acked: list[tuple[str, int, str]] = []
@@ -77,6 +79,7 @@ class Commits:
     def try_commit(self, out: list[Instruction]) -> bool:
         """Seal the batch and set it on its way, if none is; returns whether the next batch may be run right away."""
         checkpoints = self._checkpoints
+        self.crowded = False
         still = self._in_flight is None and not self._line
         if not still and not self._may_line_up():
             return False
@@ -99,6 +102,7 @@ class Commits:
             return False
         if self._weak:
             if not self._line_up(changed, duplicates, out):
+                self.crowded = True
                 self.state.counts.duplicates += duplicates
                 return False
         else:

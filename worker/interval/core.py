@@ -290,7 +290,8 @@ class IntervalCore:
                 self._run()
             commits.settle_weak(out)
             more = commits.try_commit(out) or self._checkpoints.releasing != held
-            if not more and not self._parking.again:
+            if not more and (commits.crowded or not self._parking.again):
+                # What was put off for want of room would be again: the ACK or append that makes room comes.
                 break
         if runner.to_read:
             out.append(ReadStates(state.config.computation, runner.to_read))
