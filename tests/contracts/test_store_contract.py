@@ -147,7 +147,7 @@ async def test_g2_appends_continue_the_journal_without_a_gap(store: StateStore, 
     assert await store.read_entries(journal, 1, 2) == [b"entry 1 of 5", b"entry 2 of 5"]
 
 
-async def test_g2_repeating_an_append_that_took_effect_says_so(store: StateStore, journal: str) -> None:
+async def test_g2_repeating_an_append_that_took_effect_says_so_6_1_2(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5)
     append = entry(5, 1)
     await store.append(journal, append)
@@ -157,7 +157,9 @@ async def test_g2_repeating_an_append_that_took_effect_says_so(store: StateStore
     assert await store.read_entries(journal, 1, 1) == [append.entry]
 
 
-async def test_g2_the_floor_and_the_parts_move_with_the_entry_or_not_at_all(store: StateStore, journal: str) -> None:
+async def test_g2_the_floor_and_the_parts_move_with_the_entry_or_not_at_all_6_2(
+    store: StateStore, journal: str
+) -> None:
     await owned(store, journal, 5, commits=3)
     parts = (PartId("timers/a", 5, 3), PartId("ids", 4, 1))
     for part in parts:

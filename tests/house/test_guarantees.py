@@ -47,3 +47,10 @@ def test_the_tests_a_guarantee_names_are_there(guarantee: str) -> None:
 
 def test_every_guarantee_names_a_test() -> None:
     assert {name for name, text in _sections().items() if not REFERENCE.search(text)} == set()
+
+
+@pytest.mark.parametrize("guarantee", list(_sections()))
+def test_a_guarantee_names_a_test_that_is_named_after_it_and_a_section(guarantee: str) -> None:
+    """As in ``test_g5_asynchronous_hooks_keep_the_order_of_a_key_4_1``: a failure says what does not hold."""
+    after = re.compile(rf"test(?:_g\d+)*_{guarantee.lower()}_\w+?_(?:fig_)?\d+(?:_\d+)*")
+    assert [test for _, test in REFERENCE.findall(_sections()[guarantee]) if after.fullmatch(test)]

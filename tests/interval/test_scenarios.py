@@ -140,7 +140,7 @@ def failing(policy: mw.FailurePolicy) -> TopologyHarness:
     return TopologyHarness(topology)
 
 
-def test_g2_a_hook_that_raises_leaves_no_trace_and_its_dead_letter_is_committed_with_its_id() -> None:
+def test_g2_a_hook_that_raises_leaves_no_trace_and_its_dead_letter_is_committed_with_its_id_6_1_2() -> None:
     harness = failing(mw.dead_letter(after=2, initial=seconds(1)))
     harness.send("queries", Query("good", "x"), at(1))
     harness.send("queries", Query("bad", "x"), at(2))
