@@ -100,16 +100,36 @@ format: install ## Format the code, and mend what ruff can mend
 proto: install ## Generate the stubs from proto/
 	@$(RUN) python tools/generate_protos.py
 
+.PHONY: compiled
+compiled: install ## Compile the worker's core into build/compiled, for benchmarks (fast the second time)
+	@tools/compile.sh
+
+# The tests of the cores and of what drives them. Left out: what a compiled Context does not show of itself, and which
+# exception a hook gets for a value of another type than a signature says.
+COMPILED_TESTS := $(addprefix tests/,authority core dedup interval log master sdk windows worker) \
+	--ignore tests/sdk/test_public_names.py \
+	--deselect tests/interval/test_holds.py::test_g2_what_could_not_be_read_again_is_refused_before_it_is_journaled
+.PHONY: test-compiled
+test-compiled: compiled ## The tests of the cores, and 100 simulated seeds, on the compiled tree
+	@tools/compiled.sh pytest --import-mode=append -n $(JOBS) --dist loadfile $(COMPILED_TESTS) $(ARGS)
+	@tools/compiled.sh python -m simulation --seeds 100 --seed $(SEED)
+
+# What benchmarks measure is compiled first, unless told --pure; where it cannot be they say so, and measure pure Python.
+COMPILE := $(if $(findstring --pure,$(ARGS)),true,tools/compile.sh || true)
+
 .PHONY: bench
-bench: install ## Run the benchmarks
+bench: install ## Run the benchmarks (ARGS="--pure": of pure Python)
+	@$(COMPILE)
 	@$(RUN) python -m bench $(ARGS)
 
 .PHONY: bench-cluster
 bench-cluster: components ## Run the benchmarks of a cluster of processes, with Cassandra and etcd
+	@$(COMPILE)
 	@$(RUN) python -m bench.cluster $(ARGS)
 
 .PHONY: bench-interval
 bench-interval: components ## Move, split and merge an interval with 1 GB of state under load
+	@$(COMPILE)
 	@$(RUN) python -m bench.cluster --interval $(ARGS)
 
 .PHONY: constraints

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from bench import keyed_count, latency
-from bench.report import Figure, print_figures, write_figures
+from bench.build import choose
+from bench.report import print_figures, write_figures
 
 __all__ = ["main"]
 
@@ -19,10 +20,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=30, help="length of a latency run")
     parser.add_argument("--runs", type=int, default=3, help="runs of each guaranteed form; the others get one less")
     parser.add_argument("--only", default="", help="measure only figures whose names begin so")
+    parser.add_argument("--pure", action="store_true", help="the Python tree, though a compiled one is there")
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
     arguments = parser.parse_args()
     began = time.monotonic()
-    figures: list[Figure] = []
+    figures = [choose(arguments.pure)]
     for name in keyed_count.FORMS:
         if name.startswith(arguments.only):
             runs = arguments.runs if "exactly_once" in name else max(1, arguments.runs - 2)

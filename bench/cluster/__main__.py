@@ -18,6 +18,7 @@ from typing import Final
 
 import uvloop
 
+from bench.build import choose
 from bench.cluster import changing_hands, group_commit, stage_latency, takeover, watermark_lag
 from bench.cluster.costs import Costs
 from bench.cluster.system import Components, System, components, system
@@ -65,6 +66,7 @@ def main() -> int:
     help_sync = "when Cassandra syncs: every ten seconds, as it does unless told otherwise, or before each answer"
     parser.add_argument("--commitlog", choices=("periodic", "batch"), default="periodic", help=help_sync)
     parser.add_argument("--interval", action="store_true", help="an interval with 1 GB of state, and nothing else")
+    parser.add_argument("--pure", action="store_true", help="the Python tree, though a compiled one is there")
     parser.add_argument("--out", type=Path, help="where the figures go")
     parser.add_argument("--place", type=Path, help="where data and logs stay; else they go")
     told = parser.parse_args()
@@ -84,7 +86,7 @@ async def _measured(told: argparse.Namespace) -> int:
     name = "interval" if told.interval else "cluster"
     out = told.out or Path(f"build/bench-{name}.json")
     sizes = _QUICK if told.quick else _LARGE if told.interval else _WHOLE
-    figures: list[Figure] = []
+    figures = [choose(told.pure)]
     try:
         async with asyncio.timeout(_INTERVAL_PATIENCE if told.interval else _PATIENCE):
             async with components(place, told.commitlog, say) as found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 from itertools import islice
@@ -76,7 +77,9 @@ class Daemons:
             flags.append(f"--worker-id={name.replace(' ', '-')}")
         code = self._worker_code if role == "worker" else self._code
         command = [sys.executable, "-c", code, role, "run", f"--config={self.config}", *flags]
-        return ChildProcess(command, self.log(name), {"PYTHONPATH": str(ROOT)})
+        # What the environment puts first stays so: a compiled tree, if one is measured.
+        found = [os.environ.get("PYTHONPATH", ""), str(ROOT)]
+        return ChildProcess(command, self.log(name), {"PYTHONPATH": os.pathsep.join(filter(None, found))})
 
     def log(self, name: str) -> Path:
         """The log of a daemon, such as "worker 1"."""

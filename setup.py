@@ -1,0 +1,53 @@
+"""What pyproject.toml cannot say: with MILLWHEEL_COMPILE=1 mypyc compiles the hot modules.
+
+Why, and what it is worth: docs/decisions/0019-compiled-core.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+from setuptools import Extension, setup
+
+# What takes part in every record, and defines no msgspec.Struct: mypyc cannot compile those. The Python tree is the
+# reference, on which all tests, the simulator and the mutations run. Measure a module before and after adding it.
+_MODULES: Final = [
+    "millwheel/core/watermarks.py",
+    "millwheel/sdk/context.py",
+    "millwheel/worker/interval/cells.py",
+    "millwheel/worker/interval/commits.py",
+    "millwheel/worker/interval/core.py",
+    "millwheel/worker/interval/firing.py",
+    "millwheel/worker/interval/intake.py",
+    "millwheel/worker/interval/outbox.py",
+    "millwheel/worker/interval/pending.py",
+    "millwheel/worker/interval/receiving.py",
+    "millwheel/worker/interval/runner.py",
+    "millwheel/worker/interval/sealing.py",
+    "millwheel/worker/interval/state.py",
+    "millwheel/worker/interval/timers.py",
+]
+
+_COMPILER: Final = ["mypy>=2.4,<3"]
+
+# None of the project's own settings: where pip builds a wheel there are no dependencies, and so none of their types.
+_OPTIONS: Final = ["--config-file=", "--cache-dir=/dev/null", "--explicit-package-bases", "--ignore-missing-imports"]
+
+# What this file is run for beside building: to ask what a build needs, for metadata, and for an editable installation.
+# That stays Python; compiled, it would have its modules among the sources.
+_NOT_A_BUILD: Final = {"egg_info", "dist_info", "editable_wheel"}
+
+_ASKED: Final = os.environ.get("MILLWHEEL_COMPILE") == "1"
+
+
+def _extensions() -> list[Extension]:
+    if not _ASKED or _NOT_A_BUILD.intersection(sys.argv):
+        return []
+    from mypyc.build import mypycify
+
+    return mypycify([*_OPTIONS, *_MODULES], opt_level="2", target_dir="build/mypyc")
+
+
+setup(ext_modules=_extensions(), setup_requires=_COMPILER if _ASKED else [])
