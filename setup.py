@@ -32,7 +32,10 @@ _MODULES: Final = [
 
 _COMPILER: Final = ["mypy>=2.4,<3"]
 
-# None of the project's own settings: where pip builds a wheel there are no dependencies, and so none of their types.
+# Where pip builds a wheel there are no dependencies; types go without those that we do not ask for here.
+_TYPES: Final = ["msgspec>=0.20", "types-protobuf>=6"]
+
+# None of the project's own settings: they ask for more than can be told there.
 _OPTIONS: Final = ["--config-file=", "--cache-dir=/dev/null", "--explicit-package-bases", "--ignore-missing-imports"]
 
 # What this file is run for beside building: to ask what a build needs, for metadata, and for an editable installation.
@@ -50,4 +53,4 @@ def _extensions() -> list[Extension]:
     return mypycify([*_OPTIONS, *_MODULES], opt_level="2", target_dir="build/mypyc")
 
 
-setup(ext_modules=_extensions(), setup_requires=_COMPILER if _ASKED else [])
+setup(ext_modules=_extensions(), setup_requires=[*_COMPILER, *_TYPES] if _ASKED else [])
