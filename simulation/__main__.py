@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from simulation.replaying import with_fixed_hashes
@@ -24,11 +25,12 @@ def main() -> int:
         MUTATIONS[options.mutation].apply()
     gc.collect()
     gc.freeze()
-    began, done, failed = time.monotonic(), 0, []
+    began, ran, failed = time.monotonic(), set[int](), list[int]()
     seeds = range(options.seed, options.seed + options.seeds)
-    with tempfile.TemporaryDirectory(prefix="millwheel-simulation-") as directory:
+    # Ctrl-C ends a long run: what it has counted, and where to go on, is told all the same.
+    with tempfile.TemporaryDirectory(prefix="millwheel-simulation-") as directory, suppress(KeyboardInterrupt):
         for verdict in run_many(seeds, Path(directory), options.processes):
-            done += 1
+            ran.add(verdict.seed)
             if options.digests:
                 print(verdict.seed, verdict.digest, flush=True)
             if verdict.violations or options.history:
@@ -40,11 +42,14 @@ def main() -> int:
                 if len(failed) >= options.failures:
                     break
             elif sys.stderr.isatty():
-                sys.stderr.write(f"\r{done}/{options.seeds} seeds ")
-    took = time.monotonic() - began
+                sys.stderr.write(f"\r{len(ran)}/{options.seeds} seeds ")
+    took, done = time.monotonic() - began, len(ran)
     outcome = f"{len(failed)} of {done} seeds fail: {failed}" if failed else f"{done} seeds hold"
     print(f"{outcome} (from {options.seed}; {took:.1f} s, {done / took:.2f} seeds/s)")
-    return 1 if failed else 0
+    if done < options.seeds:
+        first = next(seed for seed in seeds if seed not in ran)
+        print(f"go on: make simulate SEEDS={seeds.stop - first} SEED={first}")
+    return 1 if failed else 0 if done == options.seeds else 130
 
 
 def _options() -> argparse.Namespace:

@@ -56,6 +56,14 @@ class Bucket(msgspec.Struct):
     steps: list[Step] = []
     tainted: bool = False
     timestamp: int = mw.MIN_TIMESTAMP
+    due: int = mw.MAX_TIMESTAMP
+    """When its timer is to fire."""
+
+
+class Numbered(msgspec.Struct):
+    """A key's steps so far, as later code keeps them."""
+
+    count: int = 0
 
 
 class Gathered(msgspec.Struct):
@@ -104,6 +112,20 @@ class Count(_Block, mw.Computation[Item, int]):
         number(self, ctx, record)
 
 
+class Recount(_Block, mw.Computation[Item, Numbered]):
+    """As :class:`Count`, in a later version: its states are others, and those that are stored are migrated."""
+
+    state_version = 2
+
+    def migrate(self, stored: mw.StoredState) -> Numbered:
+        """What :class:`Count` has stored."""
+        return Numbered(stored.read(int))
+
+    def process_record(self, ctx: mw.Context[Numbered], record: mw.Record[Item]) -> None:
+        """Number it, and send it on."""
+        number(self, ctx, record)
+
+
 class Window(_Block, mw.Computation[Item, Gathered]):
     """Gathers each key's records by tumbling windows, and sends them on when the low watermark has passed them."""
 
@@ -113,14 +135,21 @@ class Window(_Block, mw.Computation[Item, Gathered]):
 
     def process_record(self, ctx: mw.Context[Gathered], record: mw.Record[Item]) -> None:
         """Put it into its window."""
+        for tag, bucket in ctx.state.buckets.items():
+            first = next(step.watermark for step in bucket.steps if step.computation == self.name)
+            if first < bucket.due <= ctx.watermark:  # one that is due when it is set may wait for its commit
+                told = f"a record at {record.timestamp} of key {ctx.key} runs at watermark {ctx.watermark}"
+                self.complain(f"{told}, before timer {tag} has fired (G5)")
         end = record.timestamp - record.timestamp % self.width + self.width
         gather(self, ctx, str(end), record, end)
+        ctx.state.buckets[str(end)].due = end
         ctx.set_timer(mw.Timestamp(end), str(end))
 
     def process_timer(self, ctx: mw.Context[Gathered], timer: mw.Timer) -> None:
         """The window is complete."""
         if timer.timestamp > ctx.watermark:
             self.complain(f"timer {timer} of key {ctx.key} fires at watermark {ctx.watermark} (G6)")
+        check_due(self, ctx, timer)
         state = ctx.state
         bucket = state.buckets.get(timer.tag)
         if timer.timestamp < state.fired and bucket is not None and not bucket.tainted:
@@ -140,12 +169,14 @@ class Delay(_Block, mw.Computation[Item, Gathered]):
         """Keep it for a while."""
         tag = str(record.value.ids[0])
         gather(self, ctx, tag, record, record.timestamp)
-        ctx.set_timer(mw.Timestamp(ctx.now + self.wait), tag, wall=True)
+        due = ctx.state.buckets[tag].due = ctx.now + self.wait
+        ctx.set_timer(mw.Timestamp(due), tag, wall=True)
 
     def process_timer(self, ctx: mw.Context[Gathered], timer: mw.Timer) -> None:
         """It was kept long enough."""
         if timer.timestamp > ctx.now:
             self.complain(f"wall timer {timer} of key {ctx.key} fires at {ctx.now} (G6)")
+        check_due(self, ctx, timer)
         release(self, ctx, timer)
 
 
@@ -163,14 +194,19 @@ class Batch(_Block, mw.Computation[Item, Gathered]):
         gather(self, ctx, _ONLY, record, first)
         ctx.set_hold(mw.Timestamp(first))
         if bucket is None:
-            ctx.set_timer(mw.Timestamp(record.timestamp + self.patience), _ONLY)
+            due = ctx.state.buckets[_ONLY].due = record.timestamp + self.patience
+            ctx.set_timer(mw.Timestamp(due), _ONLY)
         if len(ctx.state.buckets[_ONLY].ids) >= 3:
             ctx.cancel_timer(_ONLY)
             self._release(ctx, record.timestamp)
 
     def process_timer(self, ctx: mw.Context[Gathered], timer: mw.Timer) -> None:
         """No more came for long."""
-        self._release(ctx, timer.timestamp)
+        if _ONLY not in ctx.state.buckets:
+            self.complain(f"timer {timer} of key {ctx.key} fires though it was cancelled (G6)")
+        else:
+            check_due(self, ctx, timer)
+            self._release(ctx, timer.timestamp)
 
     def _release(self, ctx: mw.Context[Gathered], now: mw.Timestamp) -> None:
         """At the time of its first record, which was held; a hold for late ones may have come too late."""
@@ -238,9 +274,13 @@ def numbered(block: _Block, ctx: Any, record: mw.Record[Item]) -> Item:
     item = record.value
     look(block, ctx, record)
     tainted = item.tainted or block.loose
-    ctx.state += 1
+    if isinstance(ctx.state, Numbered):
+        ctx.state.count += 1
+        reached = ctx.state.count
+    else:
+        reached = ctx.state = ctx.state + 1
     forgiven = tainted or record.stream in block.feedback
-    step = Step(block.name, ctx.key, ctx.state, ctx.watermark, record.late and not forgiven)
+    step = Step(block.name, ctx.key, reached, ctx.watermark, record.late and not forgiven)
     return Item(item.ids, item.a, item.b, tainted, [*item.steps, step])
 
 
@@ -257,6 +297,13 @@ def gather(block: _Block, ctx: Any, tag: str, record: mw.Record[Item], timestamp
     bucket.steps += [*item.steps, step]
     bucket.tainted |= tainted
     bucket.timestamp = timestamp
+
+
+def check_due(block: _Block, ctx: Any, timer: mw.Timer) -> None:
+    """Complain of a timer that fires for another time than it was last set to."""
+    bucket = ctx.state.buckets.get(timer.tag)
+    if bucket is not None and bucket.due != timer.timestamp:
+        block.complain(f"timer {timer} of key {ctx.key} fires, and it was set to {bucket.due} (G6)")
 
 
 def _least(timer: mw.Timer) -> int:
@@ -280,6 +327,7 @@ def release(block: _Block, ctx: Any, timer: mw.Timer) -> None:
 _KINDS: Final[dict[str, Any]] = {
     "pass": Pass,
     "count": Count,
+    "recount": Recount,
     "window": Window,
     "delay": Delay,
     "batch": Batch,
@@ -295,7 +343,8 @@ def assemble(text: str) -> mw.Topology:
     topology = mw.Topology(plan["name"])
     for source in plan["sources"]:
         slack = mw.Duration(source["id_slack"])
-        topology.source(source["name"], Item, injectors=source["injectors"], id_slack=slack)
+        skew = mw.Duration(source["skew"]) if "skew" in source else None
+        topology.source(source["name"], Item, injectors=source["injectors"], id_slack=slack, allowed_skew=skew)
     for node in plan["nodes"]:
         block = _KINDS[node["kind"]](node["name"], node["outputs"], *node["arguments"])
         block.loose = not node["exactly_once"] or "belated" in node
@@ -310,6 +359,8 @@ def assemble(text: str) -> mw.Topology:
             outputs=dict.fromkeys([*node["outputs"], *node["back"], *diverted], Item),
             strong=node["strong"],
             exactly_once=node["exactly_once"],
+            straggler_delay=mw.Duration(node.get("straggler", 1_000_000)),
+            on_failure=mw.dead_letter(after=node["letters"]) if "letters" in node else mw.retry(),
             late={"": mw.Late.PROCESS, "drop": mw.Late.DROP, "divert": mw.divert(belated)}[node["late"]],
         )
     return topology

@@ -16,7 +16,7 @@ from millwheel.core.catalog import Catalog
 from millwheel.core.interval_table import interval_from_proto
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import MIN_TIMESTAMP
-from millwheel.store.contract import Append
+from millwheel.store.contract import TERMINAL_SEQUENCER, Append
 from millwheel.worker.interval.entry import decode_entry as decode_interval
 from simulation.blocks import SEEN, Item
 from simulation.clients import Progress
@@ -60,7 +60,17 @@ class Checks(StoreWatch):
         before = self._owners.setdefault((journal, sequencer), who)
         if before != who:
             self._world.violated(f"{who} opened {journal} with sequencer {sequencer}, which is {before}'s (G3)")
+        self._check_parents(journal)
         self._world.history.note(f"fenced {journal} with {sequencer}", who)
+
+    def _check_parents(self, journal: str) -> None:
+        """Who has a child's journal has ended its parents': nobody writes to both."""
+        record = self._catalog.interval_map(journal.rpartition(".j")[0])
+        for one in record.intervals if record is not None else ():
+            for parent in one.parents if one.journal == journal else ():
+                head = self._world.store.inner._head(parent.journal)
+                if head is not None and head.sequencer != TERMINAL_SEQUENCER:
+                    self._world.violated(f"{journal} is opened, and its parent {parent.journal} is not sealed (G11)")
 
     def appended(self, who: str, journal: str, append: Append) -> None:
         """Appends of a journal come in order, from its newest owner."""

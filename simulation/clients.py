@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
+
+import millwheel as mw
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import BatchOf, Injector
 from millwheel.client.injector.errors import InjectorError
@@ -13,14 +16,14 @@ from millwheel.core.time import seconds
 from millwheel.rpc.failures import RequestError
 from simulation.blocks import Item, assemble
 from simulation.cluster import MASTERS
-from simulation.plan import Input, Reader, package_of
+from simulation.plan import LETTERS, Input, Reader, package_of
 from simulation.process import Process
 from simulation.world import Main, World
 
 _BATCH: Final = 4
 """Records in a batch."""
 
-__all__ = ["ADDRESS", "Progress", "operator", "reader", "subscriber"]
+__all__ = ["ADDRESS", "Progress", "operator", "reader", "settled", "subscriber"]
 
 ADDRESS: Final = ",".join(f"{name}:1" for name in MASTERS)
 """The masters' addresses, as clients are given them."""
@@ -40,6 +43,10 @@ class Progress:
         """By sink: an offset, and a watermark that no record from there on is behind."""
         self.flushed: dict[str, int] = {}
         """By sink: the cursor's ACKs below this offset were said to be durable."""
+        self.guests: dict[str, dict[int, tuple[int, Item]]] = {}
+        """As ``sunk``: what guests have read."""
+        self.percentile: dict[str, int] = {}
+        """By computation: what was last told of how far most of its work is."""
         self.ended: set[str] = set()
         """The sinks whose end was seen."""
         self.versions = 0
@@ -157,11 +164,18 @@ async def _send(injector: Injector, which: Reader, record: Input, position: int)
         await injector.send(item, timestamp=record.timestamp, id=str(record.number))
 
 
+def settled(world: World, progress: Progress, stream: str) -> bool:
+    """Whether nothing more is to be read of a sink."""
+    calm = world.plan.wide and len(progress.finished) == len(world.plan.readers)
+    return stream in progress.ended or progress.over is not None or calm
+
+
 def subscriber(progress: Progress, stream: str) -> Main:
     """Reads a sink to its end, under a durable cursor."""
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
+        await asyncio.sleep(world.plan.readers_late)
         while stream not in progress.ended:
             try:
                 await _read(world, progress, stream)
@@ -172,12 +186,21 @@ def subscriber(progress: Progress, stream: str) -> Main:
     return main
 
 
+_item: Final = msgspec.msgpack.Decoder(Item).decode
+_read_letter: Final = msgspec.msgpack.Decoder(mw.DeadLetter).decode
+
+
+def _letter(blob: bytes) -> Item:
+    """The record of a dead letter."""
+    return _item(_read_letter(blob).value)
+
+
 async def _read(world: World, progress: Progress, stream: str) -> None:
     sunk = progress.sunk.setdefault(stream, {})
     subscription = Subscription(
         stream,
         cursor="reader",
-        record_type=Item,
+        decode=_letter if stream == LETTERS else _item,
         address=ADDRESS,
         until_end=not world.plan.wide,
         watermarks=True,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, cast
 from unittest.mock import patch
@@ -18,12 +18,14 @@ from millwheel.cli.daemons.master import MASTER
 from millwheel.cli.daemons.pieces import ensure_cluster_settings, patiently
 from millwheel.cli.daemons.worker import WORKER
 from millwheel.config import AuthoritySection, ClusterSection, MasterSection, Settings, WorkerSection
+from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import Settings as CoreSettings
 from millwheel.worker.log import LogConfig, LogSettings
 from millwheel.worker.messages import Send, SenderWatermarks
 from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.sending import Sending
 from millwheel.worker.shell.worker import Worker
-from simulation.process import PROCESS, Process
+from simulation.process import PROCESS, Clock, Process
 from simulation.serving import SimulatedServer
 from simulation.world import Main, World
 
@@ -38,7 +40,8 @@ def start_cluster(world: World) -> None:
     """Start all of it."""
     for names, role in ((MASTERS, MASTER), (AUTHORITIES, AUTHORITY), (WORKERS, WORKER)):
         for name in names:
-            world.start(name, _daemon(role))
+            offset, drift = world.plan.clocks.get(name, (0.0, 0.0))
+            world.start(name, _daemon(role), Clock(offset, drift))
 
 
 @contextmanager
@@ -63,8 +66,11 @@ def tuned(world: World) -> Iterator[None]:
                 hear(watermarks.values)
             super()._tell(watermarks)
 
+    class Tapped(Sending):
+        """What it sends is shown to checkers."""
+
         def send(self, host: CoreHost, send: Send) -> None:
-            """See :class:`Worker`."""
+            """See :class:`Sending`."""
             for see in world.deliveries:
                 see(send.delivery)
             super().send(host, send)
@@ -72,9 +78,23 @@ def tuned(world: World) -> Iterator[None]:
     with (
         patch("millwheel.cli.daemons.worker.CoreSettings", lambda **_: core),
         patch("millwheel.cli.daemons.worker.Worker", Known),
+        patch("millwheel.worker.shell.worker.Sending", Tapped),
         patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),
         patch("millwheel.worker.shell.programs.beside", _at_once),
+        _ids_tuned(tuning["ids"]),
     ):
+        yield
+
+
+@contextmanager
+def _ids_tuned(bounds: Mapping[str, int]) -> Iterator[None]:
+    """Ids are put into segments, and forgotten, by as many as ``bounds`` say."""
+    with ExitStack() as stack:
+        if bounds:
+            stack.enter_context(patch("millwheel.worker.dedup.opaque._GROUP", bounds["group"]))
+            tuned = {"segment_ids": bounds["segment"], "cached_segments": bounds["cached"]}
+            for make in (Dedup.__init__, Dedup.restore.__func__, Dedup.inherit.__func__):  # type: ignore[attr-defined]
+                stack.enter_context(patch.dict(make.__kwdefaults__, tuned))
         yield
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from simulation.blocks import turns
-from simulation.plan import Plan
+from simulation.plan import LETTERS, Plan
 
 __all__ = ["differences"]
 
@@ -40,14 +40,15 @@ def differences(plan: Plan, found: Found, late: Mapping[str, int], acked: Set[in
             yield f"stream {sink} has records too often, or from nowhere: {extra} (G1)"
     if not plan.ending and all(node["exactly_once"] for node in plan.nodes):
         yield from _late(plan, sinks, found, late)
+    yield from _given_up(plan, acked, sinks, found)
 
 
 def _injected_late(plan: Plan) -> set[int]:
     return {one.number for reader in plan.readers for one in reader.inputs if one.late}
 
 
-def _arrivals(plan: Plan, acked: Set[int]) -> dict[str, Arrivals]:
-    """By sink. Blocks lose nothing and repeat nothing.
+def _arrivals(plan: Plan, acked: Set[int], without: str = "") -> dict[str, Arrivals]:
+    """By sink. Blocks lose nothing and repeat nothing, but for one that gives up, and what is ``without``.
 
     Of a topology that is drained what was ACKed comes out, but for what waits for a timer; of one that is
     cancelled nothing need come.
@@ -59,10 +60,7 @@ def _arrivals(plan: Plan, acked: Set[int]) -> dict[str, Arrivals]:
             sure = plan.ending == "" or (plan.ending == "drain" and one.number in acked)
             at[reader.stream][one.number] = (int(sure), 1)
     for node in (*plan.nodes, *([plan.added] if plan.added else ())):  # in the order of the streams
-        taken: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
-        for stream in node["inputs"]:
-            for number, (least, most) in at[stream].items():
-                taken[number] = (taken[number][0] + least, taken[number][1] + most)
+        taken = _taken(at, node["inputs"])
         if plan.added and node is plan.added and set(node["inputs"]) <= plan.circling:
             taken.update({number: (0, most * turns(number)) for number, (_, most) in taken.items()})
         if (plan.ending and node["kind"] in _WAITING) or node is plan.added:
@@ -72,11 +70,38 @@ def _arrivals(plan: Plan, acked: Set[int]) -> dict[str, Arrivals]:
             late = set(taken)  # a copy may come at any time
         if node["late"]:
             taken.update({number: (0, most) for number, (_, most) in taken.items() if number in late})
+        if "letters" in node:
+            taken.update({number: (0, most) for number, (_, most) in taken.items()})
+            at[LETTERS] = dict(taken)
         for stream in node["outputs"]:
-            at[stream] = dict(taken)
+            at[stream] = {} if node["name"] == without else dict(taken)
         if node["late"] == "divert":
             at[plan.diverted(node)] = {number: (0, most) for number, (_, most) in taken.items() if number in late}
     return {sink: at[sink] for sink in (*plan.sinks, *plan.added_sinks)}
+
+
+def _taken(at: Mapping[str, Arrivals], streams: Iterable[str]) -> Arrivals:
+    """What comes over any of the streams."""
+    taken: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for stream in streams:
+        for number, (least, most) in at[stream].items():
+            taken[number] = (taken[number][0] + least, taken[number][1] + most)
+    return taken
+
+
+def _given_up(plan: Plan, acked: Set[int], sinks: Mapping[str, Arrivals], found: Found) -> Iterator[str]:
+    """What is a dead letter is nowhere else, and what is none is everywhere: each time that it was taken."""
+    for node in plan.nodes:
+        if "letters" not in node:
+            continue
+        others, passes, letters = _arrivals(plan, acked, node["name"]), sinks[LETTERS], found[LETTERS]
+        for sink in plan.sinks:
+            for number, (_, most) in sinks[sink].items() if sink != LETTERS else ():
+                through = most - others[sink].get(number, (0, 0))[1]
+                due = most - through * letters[number] // passes[number][1] if through else most
+                if found[sink][number] != due:
+                    told = f"stream {sink} has record {number} {found[sink][number]} times, and not {due}"
+                    yield f"{told}: {letters[number]} of {passes[number][1]} copies are dead letters (G2)"
 
 
 def _late(plan: Plan, sinks: Mapping[str, Arrivals], found: Found, counted: Mapping[str, int]) -> Iterator[str]:

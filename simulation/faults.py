@@ -52,12 +52,47 @@ class Faults:
             world.later(chance.uniform(0.0, world.plan.span * 1.2), chance.choice(kinds))
         world.later(world.plan.span * 1.2 + chance.uniform(0.5, 15.0), self.end)
 
+        if world.plan.zombies:
+            apart = Random(f"zombies {world.plan.seed}")
+            for _ in range(world.plan.zombies):
+                world.later(apart.uniform(0.0, world.plan.span), self._zombie, apart)
+
+    def _zombie(self, chance: Random) -> None:
+        """A worker that owns something sleeps past its lease; what it had asked of the store arrives as it wakes."""
+        world, store = self._world, self._world.store.remote
+        names = [name for name in WORKER_NAMES if name in world.workers and world.workers[name].hosted]
+        fit = [name for name in names if world.processes[name].alive and not world.processes[name].paused]
+        if not fit:
+            return
+        name = chance.choice(fit)
+        if name in store.held:
+            return
+        world.history.note(f"what {name} asks of the store is held up on its way")
+        store.hold(name)
+        asleep = chance.uniform(0.0, 0.3)
+        world.later(asleep, self._sleeps, name)
+        awake = asleep + chance.uniform(5.0, 9.0)
+        world.later(awake, world.resume, name)
+        world.later(awake + chance.choice((-0.5, 0.0, 0.2)), self._arrives, name)
+
+    def _sleeps(self, name: str) -> None:
+        process = self._world.processes[name]
+        if process.alive and not process.paused:
+            self._world.pause(name)
+
+    def _arrives(self, name: str) -> None:
+        if name in self._world.store.remote.held:
+            self._world.history.note(f"what {name} has asked of the store arrives")
+            self._world.store.remote.release(name)
+
     def end(self) -> None:
         """Everything is as it should be from now on."""
         world = self._world
         world.history.note("all faults end")
         world.network.heal()
         world.network.slow.clear()
+        for name in list(world.store.remote.held):
+            self._arrives(name)
         for remote in (world.store.remote, world.coordinator.remote):
             remote.weather.away = False
             remote.weather.lost = remote.weather.slow = 0.0

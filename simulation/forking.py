@@ -75,6 +75,8 @@ def _fork(do: Callable[[], object]) -> tuple[int, int]:
         with os.fdopen(go, "wb") as pipe:
             pipe.write(content)
         status = 0
+    except KeyboardInterrupt:
+        pass  # the parent was told, too
     except BaseException:
         traceback.print_exc()
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from millwheel.worker.dedup import PositionIds
 from millwheel.worker.interval import IntervalCore, Phase
@@ -18,17 +18,29 @@ class OwnerChecks:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._said: dict[tuple[str, str, int | bytes], tuple[str, bytes, bytes, int]] = {}
+        """By consumer, sequence and id: what was first sent under it."""
+        self._told = 0
+        """How many broadcasts were heard."""
         world.broadcasts.append(self._heard)
         world.deliveries.append(self._sent)
 
     def _heard(self, watermarks: Mapping[str, int]) -> None:
         """A broadcast value is at most what each interval's owner has said, and nobody else's word counts."""
+        self._told += 1
         for core in self._serving():
             state = core.state
             value = watermarks.get(state.config.computation)
             if value is not None and value > state.output:
                 told = f"{state.config.computation} is heard to be at {value}"
                 self._world.violated(f"{told}, and the owner of {state.config.journal} is at {state.output} (G4)")
+
+    def conclude(self) -> None:
+        """Whoever looks must have seen something: else the product has moved on, and what is checked is nothing."""
+        if not self._told:
+            self._world.violated("no broadcast was heard by anybody who checks them")
+        if not self._said:
+            self._world.violated("no delivery was seen by anybody who checks them")
 
     def _serving(self) -> Iterator[IntervalCore]:
         """Cores that serve, and that the store has as the newest of their journals."""
@@ -43,9 +55,23 @@ class OwnerChecks:
     def _sent(self, delivery: Delivery) -> None:
         """A strong production that is sent is in the journal whose positions it has."""
         ids = delivery.ids
+        self._repeated(delivery)
         if isinstance(ids, PositionIds) and ids.positions:
             head = self._world.store.inner._head(ids.sequence)
             commit = max(ids.positions) >> INDEX_BITS
             if head is not None and commit > head.commit:
                 told = f"a production of commit {commit} of {ids.sequence} is sent to {delivery.consumer}"
                 self._world.violated(f"{told}, and {head.commit} is the journal's last (G9)")
+
+    def _repeated(self, delivery: Delivery) -> None:
+        """What is sent again under an id is what was sent under it before, whoever sends it."""
+        ids = delivery.ids
+        sequence = ids.sequence if isinstance(ids, PositionIds) else ""
+        guarantee = "G9" if sequence else "G10"
+        named: Sequence[int | bytes] = ids.positions if isinstance(ids, PositionIds) else ids.ids
+        for index, name in enumerate(named):
+            said = delivery.stream, delivery.keys[index], delivery.values[index], delivery.timestamps[index]
+            before = self._said.setdefault((delivery.consumer, sequence, name), said)
+            if before != said:
+                told = f"a production of {sequence or delivery.sender.origin}, {name!r}, for {delivery.consumer}"
+                self._world.violated(f"{told} was {before}, and is {said} ({guarantee})")

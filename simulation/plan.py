@@ -15,10 +15,13 @@ from millwheel.sdk.package import CodePackage
 from simulation.clocks import BEGINNING
 from simulation.variety import vary
 
-__all__ = ["FIRST", "Input", "Plan", "Reader", "package_of", "packed", "plan_for"]
+__all__ = ["FIRST", "LETTERS", "Input", "Plan", "Reader", "package_of", "packed", "plan_for"]
 
 FIRST: Final = int(BEGINNING) * 1_000_000
 """The first event time, in microseconds."""
+
+LETTERS: Final = "simulated.dead-letters"
+"""The stream of what computations give up on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,8 @@ class Plan:
     sources: list[dict[str, Any]] = field(default_factory=list)
     readers: list[Reader] = field(default_factory=list)
     intervals: int = 1
-    tuning: dict[str, dict[str, int]] = field(default_factory=lambda: {"core": {}, "log": {}})
-    """Bounds of intervals and of stream logs that differ from the usual ones."""
+    tuning: dict[str, dict[str, int]] = field(default_factory=lambda: {"core": {}, "log": {}, "ids": {}})
+    """Bounds of intervals, of stream logs and of what they know of ids, where they differ from the usual ones."""
     span: float = 10.0
     """Seconds over which the input comes, and faults happen."""
     added: dict[str, Any] | None = None
@@ -66,6 +69,22 @@ class Plan:
     """How an operator ends the topology before its input has ended: "drain", "cancel", or not at all."""
     ends_at: float = 0.0
     """Seconds after it was submitted."""
+    clocks: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By process: by how many seconds its wall clock is wrong at first, and goes wrong each second."""
+    versions: int = 0
+    """How many new versions come beside those that come by chance."""
+    merges: int = 0
+    """And how many merges of neighbours."""
+    zombies: int = 0
+    """How many workers sleep past their leases with what they had asked of the store on its way."""
+    guests: bool = False
+    """Whether somebody else reads the sinks, too, and has cursors forgotten."""
+    probed: bool = False
+    """Whether somebody asks for percentiles."""
+    readers_late: float = 0.0
+    """Seconds after which the sinks are read."""
+    renewed: str = ""
+    """The computation whose states are others from the first new version on."""
     revisions_kept: int = 5_000
     """Of the coordinator's: who is further behind must read everything anew."""
 
@@ -75,7 +94,8 @@ class Plan:
         consumed = {stream for node in self.nodes for stream in node["inputs"]}
         produced = {stream for node in self.nodes for stream in node["outputs"]}
         diverted = {self.diverted(node) for node in self.nodes if node["late"] == "divert"}
-        return sorted((produced | diverted) - consumed)
+        letters = {LETTERS} if any("letters" in node for node in self.nodes) else set()
+        return sorted((produced | diverted | letters) - consumed)
 
     @staticmethod
     def diverted(node: dict[str, Any]) -> str:
@@ -103,9 +123,12 @@ class Plan:
         """The streams of the computation that is added."""
         return list(self.added["outputs"]) if self.added else []
 
-    def text(self, whole: bool = False) -> str:
-        """The topology, for :func:`simulation.blocks.assemble`; with what is added, if it is to be the ``whole``."""
-        nodes = [*self.nodes, self.added] if whole else self.nodes
+    def text(self, whole: bool = False, renewed: bool = False) -> str:
+        """The topology, for :func:`simulation.blocks.assemble`; with what is added, if it is to be the ``whole``; with
+        other code for what is to be ``renewed``."""
+        nodes = [*self.nodes, self.added] if whole and self.added else self.nodes
+        if renewed:
+            nodes = [node | {"kind": "recount"} if node["name"] == self.renewed else node for node in nodes]
         return json.dumps({"name": "simulated", "sources": self.sources, "nodes": nodes})
 
 
@@ -226,9 +249,9 @@ def _choose_inputs(plan: Plan, chance: Random) -> None:
             plan.readers.append(Reader(source["name"], name, inputs, promises, chance.random() < 0.5))
 
 
-def package_of(plan: Plan, whole: bool = False) -> CodePackage:
+def package_of(plan: Plan, whole: bool = False, renewed: bool = False) -> CodePackage:
     """The plan's topology as a code package, as users send it; see :meth:`Plan.text`."""
-    source = f"from simulation.blocks import assemble\n\ntopology = assemble({plan.text(whole)!r})\n"
+    source = f"from simulation.blocks import assemble\n\ntopology = assemble({plan.text(whole, renewed)!r})\n"
     return packed(f"simulated_{plan.seed & ((1 << 64) - 1):x}", source)
 
 

@@ -17,7 +17,7 @@ from simulation.plan import package_of
 from simulation.process import Process
 from simulation.world import Main, World
 
-__all__ = ["reshaper"]
+__all__ = ["merger", "reshaper", "updater"]
 
 
 def reshaper(progress: Progress) -> Main:
@@ -42,6 +42,50 @@ def reshaper(progress: Progress) -> Main:
     return main
 
 
+def updater(progress: Progress) -> Main:
+    """Makes the plan's new versions, one after the other."""
+
+    async def main(world: World, process: Process) -> None:
+        await progress.submitted.wait()
+        chance = Random(f"updating {world.plan.seed}")
+        async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
+            for _ in range(world.plan.versions):
+                await asyncio.sleep(chance.uniform(0.0, 2.0 * world.plan.span / world.plan.versions))
+                try:
+                    world.history.note(f"update: {await _update(world, progress, client)}")
+                except (RequestError, TimeoutError) as error:
+                    world.history.note(f"update: not done: {error}")
+
+    return main
+
+
+def merger(progress: Progress) -> Main:
+    """Merges neighbours, where there are any, while the input comes."""
+
+    async def main(world: World, process: Process) -> None:
+        await progress.submitted.wait()
+        chance = Random(f"merging {world.plan.seed}")
+        async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
+            for _ in range(world.plan.merges):
+                await asyncio.sleep(chance.uniform(0.0, 2.0 * world.plan.span / world.plan.merges))
+                try:
+                    world.history.note(f"merge: {await _merge(client, chance)}")
+                except (RequestError, TimeoutError) as error:
+                    world.history.note(f"merge: not done: {error}")
+
+    return main
+
+
+async def _merge(client: ControlClient, chance: Random) -> str:
+    """Of the intervals that are not the last of their computation's, one with its neighbour."""
+    found = [one for one in await client.list_intervals() if one.interval.keys.HasField("end")]
+    if not found:
+        return "no neighbours"
+    name = interval_pb2.IntervalName(journal=chance.choice(found).interval.journal)
+    worker = f"{chance.choice(WORKER_NAMES)}.0" if chance.random() < 0.7 else ""
+    return str(interval_from_proto((await client.merge_intervals(name, worker)).keys))
+
+
 async def _update(world: World, progress: Progress, client: ControlClient) -> str:
     """A new version: every interval is taken over. If the plan has a computation to add, it comes or goes by some."""
     plan, coming = world.plan, Random(f"added {world.plan.seed} {progress.versions}")
@@ -50,10 +94,10 @@ async def _update(world: World, progress: Progress, client: ControlClient) -> st
         progress.added = True
     elif progress.added and coming.random() < 0.4:
         progress.added = False
-    whole = bool(progress.added)
-    package = package_of(plan, whole)
+    whole, renewed = bool(progress.added), bool(plan.renewed)
+    package = package_of(plan, whole, renewed)
     await client.upload_package(package.digest, package.data)
-    version = (await client.update(assemble(plan.text(whole)).to_spec(package.reference()))).version
+    version = (await client.update(assemble(plan.text(whole, renewed)).to_spec(package.reference()))).version
     for sink in plan.added_sinks if whole else ():
         if f"sub-{sink}" not in world.processes:
             world.start(f"sub-{sink}", subscriber(progress, sink))

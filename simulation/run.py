@@ -23,9 +23,10 @@ from simulation.faults import Faults
 from simulation.history import EXPECTED
 from simulation.loop import SimulatedLoop, StuckError
 from simulation.owners import OwnerChecks
-from simulation.plan import plan_for
-from simulation.reshaping import reshaper
+from simulation.plan import LETTERS, plan_for
+from simulation.reshaping import merger, reshaper, updater
 from simulation.soft import check_soft_state
+from simulation.visitors import guest, prober
 from simulation.world import World
 
 __all__ = ["Verdict", "run_seed", "simulated"]
@@ -82,7 +83,7 @@ def _run(world: World, arrange: Callable[[World], None] | None) -> None:
     asyncio.set_event_loop(world.loop)
     progress = Progress()
     checks = Checks(world, progress)
-    OwnerChecks(world)
+    owners = OwnerChecks(world)
     world.store.watch = checks
     world.loop.set_exception_handler(lambda _, context: _unhandled(world, context))
     try:
@@ -90,6 +91,8 @@ def _run(world: World, arrange: Callable[[World], None] | None) -> None:
     except StuckError as error:
         world.violated(f"{error}: {_unfinished(world, progress)} (G8)")
     checks.conclude()
+    if any(progress.sunk.values()):
+        owners.conclude()
 
 
 async def _life(world: World, progress: Progress, arrange: Callable[[World], None] | None) -> None:
@@ -103,6 +106,7 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
     for sink in world.plan.sinks:
         world.start(f"sub-{sink}", subscriber(progress, sink))
     world.start("shaper", reshaper(progress))
+    _visit(world, progress)
     if world.plan.ending:
         world.start("ender", ender(progress))
     Faults(world).arrange()
@@ -115,6 +119,20 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
         await asyncio.sleep(0.25)
     world.history.note("everything has come out")
     check_soft_state(world)
+
+
+def _visit(world: World, progress: Progress) -> None:
+    """Those come whom not every plan has."""
+    plan = world.plan
+    if plan.versions:
+        world.start("updater", updater(progress))
+    if plan.merges:
+        world.start("merger", merger(progress))
+    if plan.probed:
+        world.start("prober", prober(progress))
+    for sink in plan.sinks if plan.guests else ():
+        if sink != LETTERS:
+            world.start(f"guest-{sink}", guest(progress, sink))
 
 
 def _look(world: World) -> None:

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from simulation.plan import Plan
 
-__all__ = ["vary"]
+__all__ = ["HOSTS", "vary"]
+
+HOSTS: Final = ("m0", "m1", "t0", "t1", "w0", "w1", "w2")
+"""The cluster's own processes: masters, candidates for the authority's shards, workers."""
+
+_AN_HOUR: Final = 3_600_000_000
 
 _PER_RECORD: Final = frozenset({"pass", "count", "slow", "flaky", "delay"})
 """Blocks that send on each record by itself."""
@@ -30,6 +35,92 @@ def vary(plan: Plan) -> None:
 def _compact(plan: Plan, chance: Random) -> None:
     """Who has not followed the coordinator for some revisions must read everything anew."""
     plan.revisions_kept = chance.choice((1, 10, 50))
+
+
+def _segments(plan: Plan, chance: Random) -> None:
+    """The ids of what was taken go to the store, a few at a time, behind their filters."""
+    plan.tuning["ids"] = {"segment": chance.choice((1, 3, 10)), "group": chance.choice((1, 4)), "cached": 1}
+
+
+def _far(plan: Plan, chance: Random) -> None:
+    """All timers but a few are in the store alone."""
+    few = {"timers_kept": 1, "timer_part": chance.choice((1, 2)), "checkpoint_entries": chance.choice((2, 4))}
+    plan.tuning["core"].update(few, timer_lead=chance.choice((0, 1_000_000)), flush_interval=10_000)
+
+
+def _versions(plan: Plan, chance: Random) -> None:
+    """New versions come one after the other."""
+    plan.versions = chance.randint(2, 4)
+
+
+def _merges(plan: Plan, chance: Random) -> None:
+    """Neighbours are merged, of which there are some."""
+    plan.intervals = max(plan.intervals, 2)
+    plan.merges = chance.randint(1, 5)
+
+
+def _zombies(plan: Plan, chance: Random) -> None:
+    """Owners wake up after their leases, and what they had asked of the store arrives then (figure 12)."""
+    plan.zombies = chance.randint(1, 2)
+
+
+def _guests(plan: Plan, chance: Random) -> None:
+    """Somebody else reads the sinks, too."""
+    plan.guests = True
+
+
+def _probed(plan: Plan, chance: Random) -> None:
+    """Somebody asks for percentiles."""
+    plan.probed = True
+
+
+def _late_readers(plan: Plan, chance: Random) -> None:
+    """Sinks are read when their records have left memory."""
+    plan.readers_late = chance.uniform(0.3, 1.0) * plan.span
+    plan.tuning["log"].update(memory_bytes=1, segment_bytes=300, checkpoint_entries=2)
+
+
+def _clocks(plan: Plan, chance: Random) -> None:
+    """Wall clocks are not set alike, and go wrong by a little all the time."""
+    for name in HOSTS:
+        if chance.random() < 0.5:
+            plan.clocks[name] = (chance.uniform(-2.0, 2.0), chance.choice((0.0, -0.02, 0.02)))
+
+
+def _weakly(plan: Plan, chance: Random) -> None:
+    """A computation produces weakly, and waits for its stragglers for less than others, or for more."""
+    node = chance.choice(plan.nodes)
+    if node["kind"] in _PER_RECORD and not node["late"]:
+        node.update(kind="pass", strong=False, arguments=[])
+    for one in plan.nodes:
+        if not one["strong"]:
+            one["straggler"] = chance.choice((10_000, 200_000, 5_000_000))
+
+
+def _letters(plan: Plan, chance: Random) -> None:
+    """A computation gives up on records that fail again and again: they are at its sinks, or dead letters."""
+    nodes = [node for node in plan.nodes if node["kind"] in ("count", "slow", "flaky")]
+    simple = all(node["exactly_once"] and not node["late"] for node in plan.nodes)
+    if nodes and simple and not plan.ending and not plan.wide:
+        chance.choice(nodes).update(kind="flaky", letters=chance.choice((1, 2)))
+
+
+def _renewed(plan: Plan, chance: Random) -> None:
+    """A computation's states are others with the next version of its code."""
+    plan.renewed = chance.choice([node["name"] for node in plan.nodes if node["kind"] == "count"] or [""])
+
+
+def _throttled(plan: Plan, chance: Random) -> None:
+    """A process that is far ahead of the low watermark waits (8.4), where nothing holds the watermark for its records.
+
+    One that promises late would wait for itself.
+    """
+    source = chance.choice(plan.sources)
+    readers = [reader for reader in plan.readers if reader.stream == source["name"]]
+    prompt = all(reader.by_position or source["id_slack"] >= _AN_HOUR for reader in readers)
+    holding = any(node["kind"] == "batch" for node in plan.nodes if source["name"] in node["inputs"])
+    if prompt and not holding and not any(reader.batched for reader in readers):
+        source["skew"] = 3_000_000
 
 
 def _batches(plan: Plan, chance: Random) -> None:
@@ -108,5 +199,18 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("loose", _loose, 0.1),
     ("ending", _ending, 0.1),
     ("added", _added, 0.5),
+    ("segments", _segments, 0.3),
+    ("clocks", _clocks, 0.3),
+    ("far", _far, 0.2),
+    ("versions", _versions, 0.2),
+    ("merges", _merges, 0.2),
+    ("zombies", _zombies, 0.2),
+    ("guests", _guests, 0.15),
+    ("probed", _probed, 0.15),
+    ("late readers", _late_readers, 0.2),
+    ("weakly", _weakly, 0.3),
+    ("letters", _letters, 0.3),
+    ("renewed", _renewed, 0.5),
+    ("throttled", _throttled, 0.4),
 )
 """Name, change, and in what share of all seeds."""

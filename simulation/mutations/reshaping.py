@@ -11,6 +11,7 @@ from millwheel.store.contract import JournalHead, SequencerRefusedError
 from millwheel.worker.dedup import dedup
 from millwheel.worker.interval import recovery
 from millwheel.worker.interval.core import IntervalCore
+from millwheel.worker.shell.opening import Opener
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []
@@ -49,6 +50,18 @@ def sealed_by_a_sequencer() -> None:
 def unsealed_parents() -> None:
     """Children read a journal to which its owner goes on appending."""
     replace(journal_rules, "sealed", lambda _: lambda journal, held, sequencer: journal_rules.present(journal, held))
+
+
+@mutation("G11", "who opens a child seals its parents")
+def children_first() -> None:
+    """An owner creates and opens a child's journal without ending its parents'."""
+
+    async def unsealed(self: Opener, parent: Any) -> JournalHead:
+        head: JournalHead = await self._certain(lambda: self._store.read_head(parent.journal))
+        self._heads[parent.journal] = head
+        return head
+
+    replace(Opener, "_sealed", lambda _: unsealed)
 
 
 @mutation("G11", "the parts of a split cover all keys between them")

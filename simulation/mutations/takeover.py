@@ -67,6 +67,19 @@ def renumbered_productions() -> None:
     replace(recovery._Reader, "_keep", make)
 
 
+@mutation("G9", "a production that is sent again has the bytes that it had")
+def rewritten_productions() -> None:
+    """A new owner sends its predecessor's productions a microsecond later than they were made."""
+
+    def make(keep: Any) -> Any:
+        def rewritten(self: Any, sequence: str, row: Any) -> None:
+            keep(self, sequence, (*row[:4], row[4] + 1, *row[5:]))
+
+        return rewritten
+
+    replace(recovery._Reader, "_keep", make)
+
+
 @mutation("G1", "a takeover reads the ids of the records that were committed")
 def lost_ids() -> None:
     """A new owner knows the ids of its base, and none of those committed since."""

@@ -38,13 +38,7 @@ def unsorted_timers() -> None:
     replace(TimerTable, "pop_due", make)
 
 
-@mutation(
-    "G5",
-    "no timer fires before an earlier one that is in the store still",
-    seeds=10,
-    test="tests/interval/test_far_timers.py::test_g6_timers_in_the_store_fire_once_in_order_and_never_early_4_6",
-    why="one key must have timers in memory and in the store that are due together",
-)
+@mutation("G5", "no timer fires before an earlier one that is in the store still")
 def far_timers_overtaken() -> None:
     """Timers in memory fire without regard to those in the store."""
 
@@ -55,25 +49,13 @@ def far_timers_overtaken() -> None:
     replace(IntervalState, "due_until", lambda _: due_until)
 
 
-@mutation(
-    "G6",
-    "a timer that is set anew or cancelled is void where it is stored",
-    seeds=10,
-    test="tests/interval/test_far_timers.py::test_g6_timers_in_the_store_fire_once_in_order_and_never_early_4_6",
-    why="few of its blocks set a timer anew",
-)
+@mutation("G6", "a timer that is set anew or cancelled is void where it is stored")
 def unvoided_timers() -> None:
     """What becomes of a timer after it was stored is nothing to the store's copy."""
     replace(FarTimers, "standing", lambda _: lambda self, rows: list(rows))
 
 
-@mutation(
-    "G5",
-    "no record of a key runs before a timer of it that is due",
-    seeds=0,
-    test="tests/interval/test_order.py::test_g6_due_timers_of_keys_that_wait_do_not_let_others_be_overtaken_4_6",
-    why="its blocks do not mind what runs between two timers",
-)
+@mutation("G5", "no record of a key runs before a timer of it that is due")
 def records_first() -> None:
     """Records run before the timers that are due."""
 

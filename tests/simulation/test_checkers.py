@@ -5,11 +5,15 @@ Here for a few; for all of them, `make test-mutations`.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from simulation.forking import run_apart
 from simulation.mutations import MUTATIONS
 from simulation.mutations.trial import names_of_tests
 from simulation.replaying import run_module
+from simulation.world import World
 from tests.house.test_guarantees import defined_tests
 
 
@@ -21,8 +25,22 @@ def test_a_mechanism_that_is_taken_out_is_missed(name: str) -> None:
     """By the checker of its guarantee, on one of the first two seeds that fail of 60."""
     done = run_module("simulation", "--seeds", "60", "--failures", "2", "--mutation", name)
     assert done.returncode == 1, done.stdout[-2_000:] + done.stderr[-2_000:]
+    assert "\ngo on: make simulate SEEDS=" in done.stdout
     violations = [line for line in done.stdout.splitlines() if "VIOLATION" in line]
     assert any(f"({MUTATIONS[name].guarantee})" in line for line in violations), violations[:20]
+
+
+def test_a_checker_that_sees_nothing_says_so(tmp_path: Path) -> None:
+    """The product moves on, and what a checker listened at is no more: that must not pass for a run that holds."""
+
+    def deafen(world: World) -> None:
+        world.broadcasts.clear()
+        world.deliveries.clear()
+
+    assert run_apart(2, tmp_path, deafen).violations == [
+        "no broadcast was heard by anybody who checks them",
+        "no delivery was seen by anybody who checks them",
+    ]
 
 
 def test_every_mutation_fits_the_product() -> None:

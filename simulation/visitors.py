@@ -1,0 +1,123 @@
+"""Those who come to look: guests who read a sink beside its subscriber, and somebody who asks for percentiles."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from millwheel.client.authorities import MasterPlaces
+from millwheel.client.control import ControlClient
+from millwheel.client.log_link import delete_cursor, list_cursors
+from millwheel.client.percentiles import read_percentile
+from millwheel.client.shards import ShardedWatermarks
+from millwheel.client.subscription import From, Subscription
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.rpc.failures import FailureCode, RequestError
+from simulation.blocks import Item
+from simulation.clients import ADDRESS, Progress, settled
+from simulation.process import Process
+from simulation.world import Main, World
+
+__all__ = ["guest", "prober"]
+
+_CURSOR = "guest"
+
+
+def guest(progress: Progress, stream: str) -> Main:
+    """Reads a sink now under a cursor, now without, for some seconds each, and has the cursor forgotten now and then.
+
+    What is read is what the sink's subscriber reads at the same offsets. Whoever's cursor is there misses nothing.
+    """
+
+    async def main(world: World, process: Process) -> None:
+        await progress.submitted.wait()
+        chance = Random(f"guest {world.plan.seed} {process.life}")
+        while not settled(world, progress, stream):
+            cursor = _CURSOR if chance.random() < 0.7 else ""
+            try:
+                if stream not in progress.promised:
+                    raise TimeoutError("what a guest alone has read would be gone")
+                await asyncio.wait_for(_look_in(world, progress, stream, cursor), chance.uniform(0.5, 4.0))
+            except (RequestError, TimeoutError) as error:
+                world.history.note(f"has looked: {error}")
+            if chance.random() < 0.3:
+                await _forgotten(world, stream)
+            await asyncio.sleep(chance.uniform(0.0, 2.0))
+        await _gone(world, stream)
+
+    return main
+
+
+async def _look_in(world: World, progress: Progress, stream: str, cursor: str) -> None:
+    guests = progress.guests.setdefault(stream, {})
+    subscription = Subscription(
+        stream, cursor=cursor, start=From.OLDEST, record_type=Item, address=ADDRESS, patience=20.0
+    )
+    async with subscription:
+        following = None
+        async for batch in subscription:
+            if cursor and following is not None and batch.first_offset != following:
+                world.violated(f"stream {stream}: offset {batch.first_offset} comes after {following - 1} (G1)")
+            following = batch.next_offset
+            for offset, timestamp, item in batch:
+                if guests.setdefault(offset, (timestamp, item)) != (timestamp, item):
+                    world.violated(f"stream {stream} has two records at offset {offset} for its guest")
+            await subscription.ack(batch.next_offset)
+
+
+async def _forgotten(world: World, stream: str) -> None:
+    """Have the cursor forgotten, if it is there; whether that happened is not always told."""
+    try:
+        async with ControlClient(ADDRESS, deadline=3.0, patience=5.0) as client:
+            known = {one.name: one.acked for one in await list_cursors(stream, client)}
+            world.history.note(f"cursors of {stream}: {known}")
+            await delete_cursor(stream, _CURSOR, client)
+    except (RequestError, TimeoutError) as error:
+        world.history.note(f"the cursor is not forgotten: {error}")
+
+
+async def _gone(world: World, stream: str) -> None:
+    """Leave nothing behind that keeps records for ever."""
+    while True:
+        try:
+            async with ControlClient(ADDRESS, deadline=3.0, patience=5.0) as client:
+                await delete_cursor(stream, _CURSOR, client)
+            return
+        except (RequestError, TimeoutError) as error:
+            if isinstance(error, RequestError) and error.code is FailureCode.NOT_FOUND:
+                return
+            world.history.note(f"the cursor is not forgotten: {error}")
+        await asyncio.sleep(0.5)
+
+
+def prober(progress: Progress) -> Main:
+    """Asks how far the first computation is but for a tenth of its work: never back, and not behind the watermark."""
+
+    async def main(world: World, process: Process) -> None:
+        await progress.submitted.wait()
+        chance = Random(f"prober {world.plan.seed} {process.life}")
+        while progress.over is None and len(progress.finished) < len(world.plan.readers):
+            try:
+                await _probe(world, progress)
+            except (RequestError, TimeoutError) as error:
+                world.history.note(f"no percentile: {error}")
+            await asyncio.sleep(chance.uniform(0.2, 2.0))
+
+    return main
+
+
+async def _probe(world: World, progress: Progress) -> None:
+    name = world.plan.nodes[-1]["name"]
+    async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
+        records = await client.list_topologies()
+        address = client.address
+    incarnation = next((one.incarnations[name] for one in records if one.spec.name == "simulated"), "")
+    if not incarnation:
+        return
+    async with ShardedWatermarks(await MasterPlaces.ask(address), on_refused=lambda report: None) as authority:
+        found = await read_percentile(authority, records, incarnation, 90.0)
+    world.history.note(f"nine tenths of {name} are at {found.value}, {found.silent} silent")
+    before = progress.percentile.get(incarnation, int(MIN_TIMESTAMP))
+    if found.value < before and world.plan.ending != "cancel":
+        world.violated(f"the percentile of {name} goes from {before} to {found.value} (G7)")
+    progress.percentile[incarnation] = found.value
