@@ -11,6 +11,8 @@ from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
 
+from millwheel.authority.core import CoreSettings as ShardSettings
+from millwheel.authority.shell import ShellSettings
 from millwheel.cli.backends import Backends
 from millwheel.cli.daemons.authority import AUTHORITY
 from millwheel.cli.daemons.frame import Daemon, Role
@@ -50,6 +52,7 @@ def tuned(world: World) -> Iterator[None]:
     tuning = world.plan.tuning
     core = CoreSettings(**tuning["core"])
     logs = LogSettings(**tuning["log"])
+    shards = ShardSettings(**tuning["authority"])
 
     class Known(Worker):
         """A worker that checkers can look into."""
@@ -81,6 +84,7 @@ def tuned(world: World) -> Iterator[None]:
         patch("millwheel.worker.shell.worker.Sending", Tapped),
         patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),
         patch("millwheel.worker.shell.programs.beside", _at_once),
+        patch("millwheel.cli.daemons.authority.ShellSettings", partial(ShellSettings, core=shards)),
         _ids_tuned(tuning["ids"]),
     ):
         yield

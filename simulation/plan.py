@@ -24,6 +24,9 @@ LETTERS: Final = "simulated.dead-letters"
 """The stream of what computations give up on."""
 
 
+_TUNED: Final = ("core", "log", "ids", "authority")
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """One record to be injected. ``late``: it is behind what its process has promised."""
@@ -59,8 +62,8 @@ class Plan:
     sources: list[dict[str, Any]] = field(default_factory=list)
     readers: list[Reader] = field(default_factory=list)
     intervals: int = 1
-    tuning: dict[str, dict[str, int]] = field(default_factory=lambda: {"core": {}, "log": {}, "ids": {}})
-    """Bounds of intervals, of stream logs and of what they know of ids, where they differ from the usual ones."""
+    tuning: dict[str, dict[str, int]] = field(default_factory=lambda: {name: {} for name in _TUNED})
+    """Bounds of intervals, of stream logs, of what they know of ids, and of the authority; the others are as usual."""
     span: float = 10.0
     """Seconds over which the input comes, and faults happen."""
     added: dict[str, Any] | None = None

@@ -21,6 +21,7 @@ from simulation.cluster import start_cluster, tuned
 from simulation.ending import ender
 from simulation.faults import Faults
 from simulation.history import EXPECTED
+from simulation.leftovers import check_leftovers
 from simulation.loop import SimulatedLoop, StuckError
 from simulation.owners import OwnerChecks
 from simulation.plan import LETTERS, plan_for
@@ -119,6 +120,8 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
         await asyncio.sleep(0.25)
     world.history.note("everything has come out")
     check_soft_state(world)
+    if not world.plan.ending:
+        check_leftovers(world)
 
 
 def _visit(world: World, progress: Progress) -> None:

@@ -48,6 +48,12 @@ def _far(plan: Plan, chance: Random) -> None:
     plan.tuning["core"].update(few, timer_lead=chance.choice((0, 1_000_000)), flush_interval=10_000)
 
 
+def _bases(plan: Plan, chance: Random) -> None:
+    """The authority's journals are short: its shards start from bases, of several parts."""
+    few = chance.choice((1_000, 5_000))
+    plan.tuning["authority"] = {"snapshot_bytes": few, "part_bytes": 100, "entry_bytes": chance.choice((100, 10_000))}
+
+
 def _versions(plan: Plan, chance: Random) -> None:
     """New versions come one after the other."""
     plan.versions = chance.randint(2, 4)
@@ -202,6 +208,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("segments", _segments, 0.3),
     ("clocks", _clocks, 0.3),
     ("far", _far, 0.2),
+    ("bases", _bases, 0.4),
     ("versions", _versions, 0.2),
     ("merges", _merges, 0.2),
     ("zombies", _zombies, 0.2),

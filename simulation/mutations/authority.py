@@ -9,6 +9,7 @@ import msgspec
 
 from millwheel.authority.injected import InjectorComputation
 from millwheel.authority.keyed import KeyedComputation
+from millwheel.authority.registry import Registry
 from millwheel.authority.shares import Acceptance, Share
 from millwheel.authority.writer import JournalWriter
 from millwheel.core.keys import KeyInterval
@@ -138,3 +139,9 @@ def idle_ones_counted() -> None:
     from millwheel.core.time import MAX_TIMESTAMP
 
     replace(injected, "_works", lambda _: lambda share: share.watermark != MAX_TIMESTAMP)
+
+
+@mutation("G7", "a shard's new owner starts from the base that its journal names")
+def lost_bases() -> None:
+    """A new owner knows what was journaled since the base, and nothing else."""
+    replace(Registry, "load", lambda _: lambda self, parts: None)

@@ -29,6 +29,12 @@ def floor_first() -> None:
     replace(Checkpointer, "floor_and_parts", make)
 
 
+@mutation("G13", "the journal beyond the floor is kept short")
+def endless_journals() -> None:
+    """Intervals write no bases, so their floors stand still."""
+    replace(Checkpointer, "_base_due", lambda _: lambda self: False)
+
+
 @mutation("G12", "a changed state stays in memory until its row is acknowledged")
 def unpinned_states() -> None:
     """The cache lets go of states whose rows are behind."""
