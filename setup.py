@@ -21,6 +21,7 @@ _MODULES: Final = [
     "millwheel/worker/interval/core.py",
     "millwheel/worker/interval/firing.py",
     "millwheel/worker/interval/intake.py",
+    "millwheel/worker/interval/leaving.py",
     "millwheel/worker/interval/outbox.py",
     "millwheel/worker/interval/pending.py",
     "millwheel/worker/interval/receiving.py",

@@ -26,10 +26,37 @@ def test_the_python_tree_is_measured_by_whatever_is_started_when_it_is_asked_for
     assert found.stdout.strip() == str(ROOT / "millwheel" / "__init__.py")
 
 
-def test_what_is_compiled_is_there_and_defines_nothing_that_mypyc_cannot_compile() -> None:
+def _compiled() -> dict[str, str]:
+    """What setup.py names, and what is in it."""
     modules = re.findall(r'"(millwheel/[a-z_/]+\.py)"', (ROOT / "setup.py").read_text())
+    return {module: (ROOT / module).read_text() for module in modules}
+
+
+def _classes(text: str) -> dict[str, set[str]]:
+    """The classes of a module, with the names of their bases."""
+    found = re.findall(r"^class (\w+)(?:\(([^)]*)\))?:", text, re.MULTILINE)
+    return {name: set(re.findall(r"\w+", bases)) for name, bases in found}
+
+
+def test_what_is_compiled_is_there_and_defines_nothing_that_mypyc_cannot_compile() -> None:
+    modules = _compiled()
     assert "millwheel/worker/interval/core.py" in modules
-    for module in modules:
-        text = (ROOT / module).read_text()
+    for module, text in modules.items():
         assert "msgspec.Struct" not in text, module
         assert ".deleter\n" not in text, module
+
+
+def test_no_class_that_stays_python_inherits_from_a_compiled_one() -> None:
+    """The core of a removed computation did: it could be imported, and no object be made of it."""
+    modules = _compiled()
+    compiled = {name for text in modules.values() for name in _classes(text)}
+    assert {"IntervalCore", "LeavingCore", "Context", "KeyCell"} <= compiled
+    paths = [
+        path for place in ("core", "sdk", "worker") for path in (ROOT / "millwheel" / place).resolve().rglob("*.py")
+    ]
+    assert len(paths) > 100
+    for path in paths:
+        text = path.read_text()
+        if text not in modules.values():
+            for name, bases in _classes(text).items():
+                assert not bases & compiled, f"{name} of {path}: name its module in setup.py, too"
