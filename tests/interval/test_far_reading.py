@@ -33,9 +33,9 @@ def settle(solo: Solo, stored: dict[PartId, bytes]) -> None:
         going = bool(solo.commit_all() or reads)
 
 
-def with_far_timers() -> tuple[Solo, dict[PartId, bytes]]:
+def with_far_timers(part: int = 1) -> tuple[Solo, dict[PartId, bytes]]:
     """Timers at 1,002 to 1,007 are in the store, and two later ones in memory."""
-    settings = Settings(timers_kept=2, timer_part=1, timer_lead=0, checkpoint_entries=1, flush_interval=0)
+    settings = Settings(timers_kept=2, timer_part=part, timer_lead=0, checkpoint_entries=1, flush_interval=0)
     solo, stored = Solo(Alarm(), settings=settings), dict[PartId, bytes]()
     # Those that memory keeps are set anew: what is due first is in the store.
     for number, at in [*((number, 1_000 + number) for number in range(8)), (0, 5_000), (1, 5_001)]:
@@ -58,6 +58,14 @@ def test_g7_a_due_timer_that_is_in_the_store_holds_the_watermark_until_it_has_fi
 def test_g8_timers_in_the_store_are_asked_for_by_the_event_that_makes_them_due_4_6() -> None:
     """They were looked for before the watermark moved: when the end came in one step, no other event followed."""
     solo, stored = with_far_timers()
+    solo.watermark(MAX_TIMESTAMP)
+    settle(solo, stored)
+    assert [int(value) for value, _ in solo.sent()] == [*range(1_002, 1_008), 5_000, 5_001]
+
+
+def test_g8_timers_in_the_store_are_asked_for_though_memory_had_earlier_ones_that_were_set_anew_4_6() -> None:
+    """Where memory is full of timers, what is due there goes first: what only had been due there was waited for."""
+    solo, stored = with_far_timers(part=2)
     solo.watermark(MAX_TIMESTAMP)
     settle(solo, stored)
     assert [int(value) for value, _ in solo.sent()] == [*range(1_002, 1_008), 5_000, 5_001]

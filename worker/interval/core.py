@@ -278,12 +278,10 @@ class IntervalCore:
         state, runner, commits = self.state, self._runner, self._commits
         if state.cells.bytes_held > state.cells.limit_bytes:
             state.cells.evict(_Busy(runner, state), state.next_timer)
-        # What the watermark reaches now may be in the store: perhaps no other event comes.
-        self._advance_watermark()
-        if state.far:
-            out.extend(self._checkpoints.spilling.pump())
         while True:
             self._advance_watermark()
+            if state.far:
+                out.extend(self._checkpoints.spilling.pump())
             held = self._checkpoints.releasing
             self._parking.again = False
             if not self._parking.stopped:
@@ -293,6 +291,10 @@ class IntervalCore:
             if not more and (commits.crowded or not self._parking.again):
                 # What was put off for want of room would be again: the ACK or append that makes room comes.
                 break
+        if state.far:
+            # What the watermark has reached meanwhile, or memory has no more, may be in the store: perhaps no other
+            # event comes.
+            out.extend(self._checkpoints.spilling.ask())
         if runner.to_read:
             out.append(ReadStates(state.config.computation, runner.to_read))
             runner.to_read = []

@@ -142,13 +142,17 @@ class Spilling:
                 return []
             for rows in [rows for rows, read in self._reading.items() if read is not None]:
                 self._take_in(rows)
+        return self.ask()
+
+    def ask(self) -> list[Instruction]:
+        """What to read, unless something is being read."""
         if self._reading:
             return []
         wanted = self._wanted()
         if wanted is None:
             return []
         self._reading[wanted.rows] = None
-        return [ReadSegments(state.config.journal, [wanted.rows])]
+        return [ReadSegments(self.state.config.journal, [wanted.rows])]
 
     def _take_in(self, name: PartId) -> None:
         state = self.state
