@@ -70,17 +70,17 @@ class Wants:
     """Asks owners for what they have at work: whoever listens passes it on to those who report to it."""
 
     def __init__(self) -> None:
-        self._listeners: set[asyncio.Queue[str]] = set()
+        self._listeners: dict[asyncio.Queue[str], None] = {}
 
     def listen(self) -> asyncio.Queue[str]:
         """Hear of what is asked for from now on; :meth:`leave` in the end."""
         queue: asyncio.Queue[str] = asyncio.Queue()
-        self._listeners.add(queue)
+        self._listeners[queue] = None
         return queue
 
     def leave(self, queue: asyncio.Queue[str]) -> None:
         """Hear nothing more."""
-        self._listeners.discard(queue)
+        self._listeners.pop(queue, None)
 
     def ask(self, computation: str) -> None:
         """Ask the owners of ``computation``."""

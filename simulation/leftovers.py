@@ -21,9 +21,11 @@ def check_leftovers(world: World) -> None:
         if not world.processes[name].alive:
             continue
         for journal, hosted in worker.hosted.items():
-            core = hosted.built.core
+            core, head = hosted.built.core, world.store.inner._head(journal)
             if isinstance(core, IntervalCore) and core.phase is Phase.SERVING:
                 state = core.state
+                if head is None or head.sequencer != state.config.sequencer:
+                    continue  # it has a successor, and has not heard
                 left = state.intake.records, len(state.outbox), state.dedup.pending_ids
                 if any(left):
                     told = "{} records, {} shipments and {} ids".format(*left)
