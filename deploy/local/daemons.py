@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -10,14 +11,13 @@ from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
-from urllib.error import URLError
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deploy.local.child import ChildProcess, free_ports
 from deploy.local.services import Services
-from examples.demo.server import totals
+from examples.demo.server import figures
 
 __all__ = ["Daemons"]
 
@@ -62,7 +62,7 @@ class Daemons:
         self.metrics = dict(zip(self.addresses, places, strict=True))
         """The metrics pages, likewise."""
         self._code, self._worker_code = code, worker_code or code
-        self._counted: dict[tuple[str, str], tuple[int, int]] = {}
+        self._counted: dict[str, int] = {}
         self.services = Services({name: self._process(name) for name in self.addresses}, say)
 
     @property
@@ -120,19 +120,13 @@ class Daemons:
             raise RuntimeError(f"the daemons were not ready within {_READY:.0f} s; their last words:\n{told}") from None
 
     def counts(self, computation: str) -> dict[str, int]:
-        """A computation's totals over all workers. A worker that was killed counts from zero: what it had is added."""
+        """A computation's records so far, over all workers: where an interval has no owner at the moment, as before."""
+        found = 0
         for page in (page for name, page in self.metrics.items() if name.startswith("worker")):
-            try:
-                counted = totals(page, computation)
-            except (URLError, OSError):
-                continue
-            for name, value in counted.items():
-                before, last = self._counted.get((page, name), (0, 0))
-                self._counted[page, name] = (before + last if value < last else before, value)
-        sums: dict[str, int] = {}
-        for (_, name), (before, last) in self._counted.items():
-            sums[name] = sums.get(name, 0) + before + last
-        return sums
+            with contextlib.suppress(OSError):
+                found += figures(page, computation).get("millwheel_owned_records", 0)
+        self._counted[computation] = max(found, self._counted.get(computation, 0))
+        return {"records": self._counted[computation]}
 
 
 async def _serves(address: str) -> bool:

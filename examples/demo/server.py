@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-__all__ = ["ROOT", "DemoServer", "Server", "millwheel_command", "submit", "totals"]
+__all__ = ["ROOT", "DemoServer", "Server", "figures", "millwheel_command", "submit"]
 
 ROOT: Final = Path(__file__).parents[2]
 _READY: Final = re.compile(r"millwheel is ready at (\S+);")
@@ -75,7 +75,9 @@ class DemoServer:
 
     def counts(self, computation: str) -> dict[str, int]:
         """A computation's totals as its metrics have them: records, late_records, duplicates, dead_letters."""
-        return totals(f"127.0.0.1:{self._metrics_port}", computation)
+        counted = figures(f"127.0.0.1:{self._metrics_port}", computation)
+        totals = {name: value for name, value in counted.items() if name.endswith("_total")}
+        return {name.removeprefix("millwheel_").removesuffix("_total"): value for name, value in totals.items()}
 
 
 def submit(address: str, target: str) -> str:
@@ -92,15 +94,15 @@ def submit(address: str, target: str) -> str:
     return done.stdout.strip()
 
 
-def totals(metrics: str, computation: str) -> dict[str, int]:
-    """What the metrics page at ``metrics`` (host:port) counts for a computation."""
+def figures(metrics: str, computation: str) -> dict[str, int]:
+    """What the metrics page at ``metrics`` (host:port) has of a computation."""
     with urlopen(f"http://{metrics}/metrics", timeout=10) as response:
         text = response.read().decode()
     return {
-        sample.name.removeprefix("millwheel_").removesuffix("_total"): int(sample.value)
+        sample.name: int(sample.value)
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name.endswith("_total") and sample.labels.get("computation") == computation
+        if sample.labels.get("computation") == computation
     }
 
 

@@ -109,7 +109,7 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         authority = await _start_authority(stack, database, server, address, registry)
         master = await _start_master(stack, database, server, address, settings, failed)
         worker = await _start_worker(stack, database, server, address, settings, path)
-        registry.register(WorkerCollector(worker.interval_cores, worker.quarantined_places))
+        registry.register(WorkerCollector(worker.tallies, worker.quarantined_places))
         registry.register(MasterCollector(master))
         await add_health(server, _SERVICES)
         await server.start()

@@ -194,7 +194,7 @@ async def test_g1_a_damaged_row_holds_its_key_alone_until_it_is_restored_6_1(
 
 
 def figures(server: DevServer) -> list[tuple[str, float]]:
-    collector = WorkerCollector(server.worker.interval_cores, server.worker.quarantined_places)
+    collector = WorkerCollector(server.worker.tallies, server.worker.quarantined_places)
     return [
         (metric.name, sample.value)
         for metric in collector.collect()

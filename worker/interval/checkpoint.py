@@ -195,10 +195,8 @@ class Checkpointer:
     def _base_blobs(self, timers: list[TimerRow]) -> tuple[dict[str, bytes], list[PartId]]:
         """The base parts as of the last commit, and the older parts that stay valid (sealed id segments)."""
         state = self.state
-        counts = state.counts
-        totals = (counts.records, counts.duplicates, counts.late, counts.dead_letters)
         floors = state.floors.above(state.watermark).rows()
-        meta = BaseMeta(FORMAT, state.watermark, state.wall, state.output, totals, floors)
+        meta = BaseMeta(FORMAT, state.watermark, state.wall, state.output, state.counts.row, floors)
         blobs = {META_PART: encode_part(meta)}
         blobs |= numbered(HOLDS_PART, list(state.holds.items()), _SMALL_ROWS)
         blobs |= numbered(TIMERS_PART, timers, state.settings.timer_part)

@@ -37,7 +37,7 @@ from millwheel.worker.interval.entry import (
 )
 from millwheel.worker.interval.far import FAR_PART, FarPart, FarTimers, is_far
 from millwheel.worker.interval.floors import KeyFloors
-from millwheel.worker.interval.state import INDEX_BITS, IntervalState, effective_hold
+from millwheel.worker.interval.state import INDEX_BITS, Counts, IntervalState, effective_hold
 from millwheel.worker.messages import Opened, OpenedParent
 
 __all__ = ["recover"]
@@ -114,8 +114,7 @@ def _settle(state: IntervalState, whole: _Whole, productions: Productions) -> No
     state.dedup, state.segments = whole.dedup, whole.segments
     state.watermark, state.output = whole.watermark, whole.output
     state.inherit_wall(whole.wall)
-    counts = state.counts
-    counts.records, counts.duplicates, counts.late, counts.dead_letters = whole.counts
+    state.counts, state.inherited = Counts(*whole.counts), Counts(*whole.counts)
     state.set_floors(KeyFloors(whole.floors).above(whole.watermark))
     state.scope.watermark = state.watermark
     ordered = sorted(productions.items(), key=lambda item: item[0][1])

@@ -89,6 +89,22 @@ class Counts:
     late: int = 0
     dead_letters: int = 0
 
+    @property
+    def row(self) -> tuple[int, int, int, int]:
+        """As the journal has them."""
+        return self.records, self.duplicates, self.late, self.dead_letters
+
+    def add(self, more: Counts) -> None:
+        """Count what another has counted, too."""
+        self.records += more.records
+        self.duplicates += more.duplicates
+        self.late += more.late
+        self.dead_letters += more.dead_letters
+
+    def since(self, before: Counts) -> Counts:
+        """What has come to it since it stood there."""
+        return Counts(*(now - then for now, then in zip(self.row, before.row, strict=True)))
+
 
 class IntervalState:
     """The data that the parts of an interval core share."""
@@ -116,6 +132,8 @@ class IntervalState:
         """The holds of keys and of timers that state one, and those released by commits still in flight."""
         self.outbox = Outbox(locate)
         self.counts = Counts()
+        self.inherited = Counts()
+        """What it had come to when this owner took over."""
         self.sample = KeySample()
         self.watermark: int = MIN_TIMESTAMP
         """The input watermark acted upon: monotone."""
@@ -161,6 +179,11 @@ class IntervalState:
     def wall_at(self, elapsed: int) -> int:
         """What the wall clock shows at that time of ``elapsed``, unless it is set meanwhile."""
         return self._clock + elapsed - self.elapsed
+
+    @property
+    def counted(self) -> Counts:
+        """What this owner has counted."""
+        return self.counts.since(self.inherited)
 
     def watermark_of(self, key: bytes) -> int:
         """The input watermark as ``key`` is shown it: it stands where it stood before a merge, if that was higher."""

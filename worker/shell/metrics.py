@@ -1,4 +1,8 @@
-"""The worker's figures for Prometheus, read from the cores when they are scraped (conventions: prefix, base units)."""
+"""The worker's figures for Prometheus, read from the cores when they are scraped (conventions: prefix, base units).
+
+Counters are the process's own, since it began. ``millwheel_owned_records``, a gauge, is what the intervals here have
+committed since the computation began, whoever had them before: over all workers, each record once.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from prometheus_client.registry import Collector
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.shell.runloop import wall_now
+from millwheel.worker.shell.tallies import Place, Tallies
 
 __all__ = ["WorkerCollector"]
 
@@ -18,24 +23,23 @@ _LABELS = ["topology", "computation"]
 
 
 class WorkerCollector(Collector):
-    """Sums each figure over the intervals of a computation; ``cores`` yields (topology, computation, core)."""
+    """Sums each figure over the intervals of a computation."""
 
-    def __init__(
-        self,
-        cores: Callable[[], Iterable[tuple[str, str, IntervalCore]]],
-        quarantined: Callable[[], Iterable[tuple[str, str]]] = tuple,
-    ) -> None:
-        """``quarantined``: (topology, computation) of each interval that stands still by damage to what is stored."""
-        self._cores = cores
+    def __init__(self, tallies: Tallies, quarantined: Callable[[], Iterable[Place]] = tuple) -> None:
+        """``quarantined``: those of each interval that stands still by damage to what is stored."""
+        self._tallies = tallies
         self._quarantined = quarantined
 
     def collect(self) -> Iterator[Metric]:
         """All figures of this moment."""
-        sums: dict[str, dict[tuple[str, str], float]] = {}
-        lags: dict[tuple[str, str], float] = {}
+        sums: dict[str, dict[Place, float]] = {}
+        lags: dict[Place, float] = {}
         now = wall_now()
-        for topology, computation, core in self._cores():
-            place = (topology, computation)
+        cores, counted = self._tallies.look()
+        for place, counts in counted.items():
+            for name, count in zip(_COUNTERS, counts.row, strict=True):
+                sums.setdefault(name, {})[place] = count
+        for place, core in cores:
             for name, value in _figures(core):
                 values = sums.setdefault(name, {})
                 values[place] = values.get(place, 0.0) + value
@@ -65,6 +69,7 @@ class WorkerCollector(Collector):
         yield lag
 
 
+# In the order of a Counts' figures.
 _COUNTERS = {
     "millwheel_records": "Records committed",
     "millwheel_duplicates": "Duplicate deliveries recognised",
@@ -73,6 +78,7 @@ _COUNTERS = {
 }
 
 _GAUGES = {
+    "millwheel_owned_records": "Records committed by the intervals that are here, by earlier owners, too",
     "millwheel_queued_records": "Records received and not committed",
     "millwheel_pending_productions": "Productions not yet ACKed by their consumers",
     "millwheel_timers": "Timers set",
@@ -86,10 +92,7 @@ _GAUGES = {
 
 def _figures(core: IntervalCore) -> Iterator[tuple[str, float]]:
     state = core.state
-    yield "millwheel_records", state.counts.records
-    yield "millwheel_duplicates", state.counts.duplicates
-    yield "millwheel_late_records", state.counts.late
-    yield "millwheel_dead_letters", state.counts.dead_letters
+    yield "millwheel_owned_records", state.counts.records
     yield "millwheel_queued_records", state.intake.records
     yield "millwheel_pending_productions", state.outbox.records
     yield "millwheel_timers", state.timer_count

@@ -53,6 +53,7 @@ from millwheel.worker.shell.registration import Registration, WorkerIdTakenError
 from millwheel.worker.shell.routing import Routing
 from millwheel.worker.shell.runloop import RunQueue
 from millwheel.worker.shell.sending import Sending
+from millwheel.worker.shell.tallies import Place, Tallies
 from millwheel.worker.shell.watching import SenderWatch, Watermarks
 
 __all__ = ["Authority", "Worker", "WorkerSettings"]
@@ -127,6 +128,7 @@ class Worker:
         self.queue = RunQueue(asyncio.get_running_loop())
         self.hosted: dict[str, Hosted] = {}
         self._sending = Sending(coordinator, self.catalog, self.hosted, settings.address, self._background)
+        self.tallies = Tallies()
         self._watch = SenderWatch(authority.watch, self._tell)
         self._following: asyncio.Task[None] | None = None
         self._reconciling = asyncio.Lock()
@@ -229,17 +231,8 @@ class Worker:
                 return failure or self._given_up.get((journal, one.interval.sequencer), "it is being opened")
         return ""
 
-    def interval_cores(self) -> Iterator[tuple[str, str, IntervalCore]]:
-        """(topology, computation, core) of every interval that this process runs, for metrics."""
-        for hosted in list(self.hosted.values()):  # a copy: metrics are scraped by another thread
-            core = hosted.built.core
-            if isinstance(core, IntervalCore):
-                table = self.catalog.tables.get(hosted.owned.incarnation)
-                name, topology = table.origin if table is not None else ("", "")
-                yield topology, name, core
-
-    def quarantined_places(self) -> list[tuple[str, str]]:
-        """(topology, computation) of each interval that is quarantined here, for metrics."""
+    def quarantined_places(self) -> list[Place]:
+        """Those of each interval that is quarantined here, for metrics."""
         return [(one.topology, one.computation) for one in list(self.quarantined.values())]
 
     async def _prepare_releases(self) -> None:
@@ -325,6 +318,7 @@ class Worker:
             frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values())),
             self.catalog.injector_lives(),
         )
+        self.tallies.keep({self._place_of(incarnation) for incarnation in self.catalog.tables})
         await self._sending.hang_up()
         await asyncio.gather(*stopping)
         self._forget_code()
@@ -386,6 +380,8 @@ class Worker:
         extra = self.logs.performers() if built.log_of else None
         host = CoreHost(interval.journal, built.core, self.store, self, self.queue, extra, self._ahead, built.clock)
         hosted = self.hosted[interval.journal] = Hosted(host, owned, built, LocalChannel(host))
+        if isinstance(built.core, IntervalCore):
+            self.tallies.enter(interval.journal, self._place_of(owned.incarnation), built.core)
         self._forget_dead_later(hosted)
         log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)
         host.start()
@@ -430,8 +426,14 @@ class Worker:
         """Whatever must be gone before a successor is opened here."""
         self.routing.release(hosted.built.bindings)
         self.authority.forget(hosted.owned.incarnation, hosted.built.core.keys)
+        self.tallies.leave(hosted.host.journal)
         if hosted.built.log_of:
             self.logs.dropped(hosted.built.log_of)
+
+    def _place_of(self, incarnation: str) -> Place:
+        table = self.catalog.tables.get(incarnation)
+        computation, topology = table.origin if table is not None else ("", "")
+        return topology, computation
 
     def _tell(self, watermarks: SenderWatermarks) -> None:
         for hosted in self.hosted.values():
@@ -498,10 +500,8 @@ class Worker:
     def _quarantine(self, hosted: Hosted, why: str) -> None:
         """Nothing of the interval is served, nor written over, until it is given out anew."""
         incarnation = hosted.owned.incarnation
-        table = self.catalog.tables.get(incarnation)
-        name, topology = table.origin if table is not None else ("", "")
         place = (hosted.host.journal, hosted.sequencer)
-        self.quarantined[place] = Quarantined(incarnation, topology, name, why)
+        self.quarantined[place] = Quarantined(incarnation, *self._place_of(incarnation), why)
         log.error(
             "interval %s is quarantined: restore what is damaged from a snapshot or a replica, then have it opened "
             "again by `millwheel interval move %s` or by starting this worker anew",

@@ -65,7 +65,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
     )
     places.catalog = worker.catalog
     worker.add_services(daemon.server)
-    daemon.registry.register(WorkerCollector(worker.interval_cores, worker.quarantined_places))
+    daemon.registry.register(WorkerCollector(worker.tallies, worker.quarantined_places))
     try:
         await patiently("reading the topologies", lambda: read_topologies(coordinator))
         await patiently("registering", worker.start)

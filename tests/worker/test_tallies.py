@@ -1,0 +1,64 @@
+"""A worker's counters: what a process has committed, whatever intervals come and go."""
+
+from __future__ import annotations
+
+import millwheel as mw
+from millwheel.worker.shell.metrics import WorkerCollector
+from millwheel.worker.shell.tallies import Tallies
+from tests.interval.solo import Solo
+
+PLACE = ("topology", "solo")
+
+
+class Counting(mw.Computation[tuple[str, str], int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state += 1
+
+
+def shown(tallies: Tallies) -> tuple[float, float]:
+    """The counter of committed records, and those of the intervals that are here."""
+    found = {
+        sample.name: sample.value
+        for metric in WorkerCollector(tallies).collect()
+        for sample in metric.samples
+        if sample.labels == {"topology": PLACE[0], "computation": PLACE[1]}
+    }
+    return found["millwheel_records_total"], found.get("millwheel_owned_records", 0)
+
+
+def some(solo: Solo, count: int) -> Solo:
+    solo.position = solo.state.counts.records
+    for _ in range(count):
+        solo.deliver(("key", "value", 1))
+        solo.commit_all()
+    return solo
+
+
+def test_a_counter_only_rises_when_an_interval_leaves_and_one_with_a_past_comes() -> None:
+    """A move looked like a restart to whoever computes rates, and like all records of the past at once elsewhere."""
+    here, there = Tallies(), Tallies()
+    solo = some(Solo(Counting()), 5)
+    here.enter("solo.1.j1", PLACE, solo.core)
+    assert shown(here) == (5, 5)
+    here.leave("solo.1.j1")
+    assert shown(here) == (5, 0)
+    successor = Solo(Counting(), entries=solo.entries)
+    there.enter("solo.1.j1", PLACE, successor.core)
+    assert shown(there) == (0, 5)
+    some(successor, 2)
+    assert shown(there) == (2, 7)
+    there.leave("solo.1.j1")
+    here.enter("solo.1.j1", PLACE, some(Solo(Counting(), entries=successor.entries), 1).core)
+    assert shown(here) == (6, 8)
+    assert shown(there) == (2, 0)
+
+
+def test_what_computations_counted_that_are_no_more_is_forgotten() -> None:
+    tallies = Tallies()
+    tallies.enter("solo.1.j1", PLACE, some(Solo(Counting()), 1).core)
+    tallies.leave("solo.1.j1")
+    tallies.leave("solo.1.j1")
+    tallies.keep({PLACE})
+    assert shown(tallies) == (1, 0)
+    tallies.keep({("topology", "another")})
+    assert tallies.look() == ([], {})
