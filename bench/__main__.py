@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bench import keyed_count, latency
 from bench.build import choose
+from bench.machine import Machine
 from bench.report import print_figures, write_figures
 
 __all__ = ["main"]
@@ -25,16 +26,21 @@ def main() -> None:
     arguments = parser.parse_args()
     began = time.monotonic()
     figures = [choose(arguments.pure)]
+    machine = Machine()
+    machine.look()
     for name in keyed_count.FORMS:
         if name.startswith(arguments.only):
             runs = arguments.runs if "exactly_once" in name else max(1, arguments.runs - 2)
             print(f"{name}: {runs} runs of {arguments.records:,} records …", flush=True)
             figures.append(keyed_count.measure(name, arguments.records, runs))
+            machine.look()
     for rate in (200, 2_000):
         if f"latency.{rate}.".startswith(arguments.only) or arguments.only.startswith(f"latency.{rate}."):
             runs = max(1, arguments.runs - 2) if rate < 1_000 else arguments.runs
             print(f"latency at {rate:,} records/s: {runs} runs of {arguments.seconds} s …", flush=True)
             figures.extend(latency.measure(rate, arguments.seconds, runs))
+            machine.look()
+    figures += machine.figures()
     print_figures(figures)
     write_figures(figures, arguments.out)
     print(f"written to {arguments.out} after {time.monotonic() - began:.0f} s")

@@ -24,6 +24,7 @@ from bench.cluster.costs import Costs
 from bench.cluster.system import Components, System, components, system
 from bench.cluster.targets import verdicts
 from bench.cluster.warming import warm
+from bench.machine import Machine
 from bench.report import Figure, print_figures, write_figures
 from deploy.local.cassandra import InstallError
 from deploy.local.ending import stoppable
@@ -86,7 +87,8 @@ async def _measured(told: argparse.Namespace) -> int:
     name = "interval" if told.interval else "cluster"
     out = told.out or Path(f"build/bench-{name}.json")
     sizes = _QUICK if told.quick else _LARGE if told.interval else _WHOLE
-    figures = [choose(told.pure)]
+    figures, machine = [choose(told.pure)], Machine()
+    machine.look()
     try:
         async with asyncio.timeout(_INTERVAL_PATIENCE if told.interval else _PATIENCE):
             async with components(place, told.commitlog, say) as found:
@@ -97,6 +99,8 @@ async def _measured(told: argparse.Namespace) -> int:
     finally:
         if told.place is None:
             shutil.rmtree(place.parent, ignore_errors=True)
+        machine.look()
+        figures += machine.figures()
         print_figures(figures)
         write_figures(figures, out)
     for line in verdicts(figures):
