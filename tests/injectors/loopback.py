@@ -235,6 +235,7 @@ class Cluster(RoutingServiceServicer, InjectionServiceServicer):
         return control_pb2.WatchRoutingResponse(
             revision=self.revision,
             stream=self.stream,
+            authority=common_pb2.Endpoint(address=self.authority),
             consumers=[_route(consumer) for consumer in self.consumers.values()],
         )
 

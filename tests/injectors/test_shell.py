@@ -241,6 +241,20 @@ async def test_g7_a_process_begins_where_it_was_or_where_the_others_are_5_2() ->
                 assert newcomer.watermark == 5_000
 
 
+async def test_g8_an_authority_that_moves_before_it_has_answered_is_found_7_2() -> None:
+    """Whoever opens was told where it was, and goes on where it is: well before patience (10 s) ends in an error."""
+    async with cluster(1) as made:
+        there, made.authority = made.authority, "127.0.0.1:1"
+        injector = Injector(made.address, "s", settings=SETTINGS)
+        opening = asyncio.create_task(injector.open())
+        await asyncio.sleep(0.2)
+        assert made.sequencer == 1
+        assert not opening.done()
+        made.authority = there
+        await asyncio.wait_for(opening, 5)
+        await injector.close()
+
+
 async def test_g8_the_end_is_known_to_the_authority_when_finish_returns_5_2() -> None:
     async with cluster(1) as made, Injector(made.address, "s") as injector:
         made.watermarks.explaining.clear()

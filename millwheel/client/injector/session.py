@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from millwheel.client.control import ControlClient
@@ -33,6 +34,8 @@ _LONG_THROTTLE: Final = 10.0
 """Seconds of waiting that are worth a word."""
 _ROUTING_PAUSE: Final = 1.0
 """Seconds before masters that were asked for as long as patience lasts are asked again."""
+_LOOKS: Final = 0.5
+"""Seconds between two looks where the authority is, while it does not answer whoever opens."""
 
 
 class Session:
@@ -102,14 +105,26 @@ class Session:
             on_watermarks=self._observed,
             pending_work=self.core.pending_work,
         )
+        looking = asyncio.create_task(self._look_for_authority(), name=f"authority of {stream}")
         try:
             reached = await self._seed.open(self._patience)
         except AcceptRefusedError as error:
             raise InjectorSupersededError(stream, process, error.message) from error
         except TimeoutError as error:
             raise InjectorError(f"the low watermark of stream {stream!r} was not told in time: try again") from error
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
         self.core.publication.start(max(reached, opened.watermark_us))
         self.publish()
+
+    async def _look_for_authority(self) -> None:
+        """Learn where the authority is now: it may move before it answers, and the routing is followed only then."""
+        assert self._places is not None
+        while True:
+            await asyncio.sleep(_LOOKS)
+            with suppress(RequestError):
+                self._places.learn(await self._control.routing(self.core.stream))
 
     async def close(self) -> None:
         """Hang up."""
