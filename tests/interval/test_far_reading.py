@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import millwheel as mw
 from millwheel.core.time import MAX_TIMESTAMP, Timestamp
 from millwheel.store.contract import PartId
 from millwheel.worker.interval import Settings
-from millwheel.worker.messages import PartsRead, PartsWritten, ReadSegments, WriteParts
+from millwheel.worker.messages import Acknowledged, PartsRead, PartsWritten, ReadSegments, Send, WriteParts
 from tests.interval.solo import Solo
 
 
 class Alarm(mw.Computation[tuple[str, str], None]):
-    """Sets a timer at the time that the record says, and tells when it fires."""
+    """Sets a timer at the time that the record says, or passes it on, and tells when it fires."""
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
-        ctx.set_timer(Timestamp(int(record.value[1])), "t")
+        if record.value[1].isdigit():
+            ctx.set_timer(Timestamp(int(record.value[1])), "t")
+        else:
+            ctx.produce("out", record.value[1])
 
     def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
         ctx.produce("out", str(timer.timestamp))
@@ -33,10 +38,10 @@ def settle(solo: Solo, stored: dict[PartId, bytes]) -> None:
         going = bool(solo.commit_all() or reads)
 
 
-def with_far_timers(part: int = 1) -> tuple[Solo, dict[PartId, bytes]]:
+def with_far_timers(part: int = 1, **options: Any) -> tuple[Solo, dict[PartId, bytes]]:
     """Timers at 1,002 to 1,007 are in the store, and two later ones in memory."""
     settings = Settings(timers_kept=2, timer_part=part, timer_lead=0, checkpoint_entries=1, flush_interval=0)
-    solo, stored = Solo(Alarm(), settings=settings), dict[PartId, bytes]()
+    solo, stored = Solo(Alarm(), settings=settings, **options), dict[PartId, bytes]()
     # Those that memory keeps are set anew: what is due first is in the store.
     for number, at in [*((number, 1_000 + number) for number in range(8)), (0, 5_000), (1, 5_001)]:
         solo.deliver((f"k{number}", str(at), 0))
@@ -69,3 +74,29 @@ def test_g8_timers_in_the_store_are_asked_for_though_memory_had_earlier_ones_tha
     solo.watermark(MAX_TIMESTAMP)
     settle(solo, stored)
     assert [int(value) for value, _ in solo.sent()] == [*range(1_002, 1_008), 5_000, 5_001]
+
+
+def test_g8_timers_that_were_read_fire_though_what_was_in_line_is_never_appended_4_6_6_1_3() -> None:
+    """They waited for what was in line to be over, and then for an append, or whatever event came."""
+    solo, stored = with_far_timers(strong=False, exactly_once=False)
+    solo.deliver(("k", "through", 2_000))
+    (passing,) = solo.take(Send)
+    solo.watermark(1_500)
+    (read,) = solo.take(ReadSegments)
+    solo.handle(PartsRead({part: stored[part] for part in read.parts}))
+    assert solo.take(Send) == [], "it is taken in when nothing is in line"
+    solo.handle(Acknowledged(passing.delivery.token))
+    assert solo.sent() == [("1002", 1_002)]
+
+
+def test_g8_timers_that_were_read_fire_though_there_is_always_something_in_line_4_6_6_1_3() -> None:
+    solo, stored = with_far_timers(strong=False, exactly_once=False)
+    solo.deliver(("k", "through", 2_000))
+    (passing,) = solo.take(Send)
+    solo.watermark(1_000)
+    solo.deliver(("k", "next", 2_000))
+    solo.watermark(1_500)
+    (read,) = solo.take(ReadSegments)
+    solo.handle(PartsRead({part: stored[part] for part in read.parts}))
+    solo.handle(Acknowledged(passing.delivery.token))
+    assert ("1002", 1_002) in solo.sent()

@@ -65,7 +65,8 @@ class Commits:
         Together they have no more records than one batch may have."""
         self._line_records = 0
         self.crowded = False
-        """Whether the open commit had no room for the batch at hand, which waits for the line to move."""
+        """Whether the open commit had no room for the batch at hand, which waits for the line to move, as do the keys
+        that were put off for want of room."""
         self._senders: dict[int, Sealed] = {}
         """The commit in line that waits for the ACK of a shipment, by the shipment's token."""
         self._acked: list[tuple[str, int, str]] = []
@@ -79,9 +80,8 @@ class Commits:
     def try_commit(self, out: list[Instruction]) -> bool:
         """Seal the batch and set it on its way, if none is; returns whether the next batch may be run right away."""
         checkpoints = self._checkpoints
-        self.crowded = False
         still = self._in_flight is None and not self._line
-        if not still and not self._may_line_up():
+        if not still and (self.crowded or not self._may_line_up()):
             return False
         if still and checkpoints.pressing:
             out.extend(checkpoints.press(self.state.elapsed))
@@ -164,6 +164,7 @@ class Commits:
     def _append(self, sealed: Sealed, out: list[Instruction]) -> None:
         """Have the journal take the entry; what has no effect to keep needs no append."""
         state = self.state
+        self.crowded = False
         assert sealed.entry is not None
         entry = sealed.entry
         if self._weak:
@@ -176,7 +177,8 @@ class Commits:
             entry = replace(
                 entry,
                 states=list(dict(entry.states).items()),
-                productions=sorted(rows),
+                timers_set=sealed.timers_set,
+                productions=_by_position(rows),
                 ids=self._sealer.take_ids(sealed),
                 acked=[(position, consumer) for sequence, position, consumer in self._acked if not sequence],
                 acked_inherited=[acked for acked in self._acked if acked[0]],
@@ -211,12 +213,14 @@ class Commits:
             return out
         state = self.state
         state.committed = commit
+        self.crowded = False
         out.extend(self._checkpoints.floor_committed())
         self._in_flight = None
         self._done(sealed, out)
         self._checkpoints.journal_bytes += self._entry_bytes
+        # They hold what is committed, whatever is in line.
+        out.extend(self._receiving.seal_segments())
         if not self._line:
-            out.extend(self._receiving.seal_segments())
             out.extend(self._checkpoints.after_commit(state.elapsed))
         return out
 
@@ -366,6 +370,18 @@ class Commits:
             self._line.popleft()
             self._line_records -= _records(sealed)
             self._append(sealed, out)
+
+
+def _by_position(rows: list[ProductionRow]) -> list[ProductionRow]:
+    """Rows of shipments as a journal stores them: what several consumers have not ACKed is one row, with its value."""
+    merged: list[ProductionRow] = []
+    for row in sorted(rows):
+        if merged and merged[-1][0] == row[0]:
+            position, producer, stream, value, timestamp, targets, opaque = merged[-1]
+            merged[-1] = position, producer, stream, value, timestamp, (*targets, *row[5]), opaque
+        else:
+            merged.append(row)
+    return merged
 
 
 def _records(sealed: Sealed) -> int:

@@ -282,12 +282,16 @@ class IntervalCore:
             self._advance_watermark()
             if state.far:
                 out.extend(self._checkpoints.spilling.pump())
-            held = self._checkpoints.releasing
+            held, crowded = self._checkpoints.releasing, commits.crowded
             self._parking.again = False
             if not self._parking.stopped:
                 self._run()
             commits.settle_weak(out)
+            if state.far and self._checkpoints.spilling.may_take_in:
+                # What was in line is over, and left no append for which timers that have been read would wait.
+                continue
             more = commits.try_commit(out) or self._checkpoints.releasing != held
+            more = more or (crowded and not commits.crowded)
             if not more and (commits.crowded or not self._parking.again):
                 # What was put off for want of room would be again: the ACK or append that makes room comes.
                 break
@@ -308,7 +312,8 @@ class IntervalCore:
 
     def _run(self) -> None:
         state, runner = self.state, self._runner
-        self._parking.resume_ready()
+        if not self._commits.crowded:
+            self._parking.resume_ready()
         self._firing.run_due(False, state.due_until(False))
         if state.ahead:
             self._firing.run_ahead()

@@ -28,7 +28,7 @@ class Sealed:
     anybody: not ACKed, not sent (weak productions aside), and ``released`` still holds the output watermark.
     """
 
-    __slots__ = ("commit", "consumed", "entry", "ids", "released", "shipments", "size", "timers", "unacked")
+    __slots__ = ("commit", "consumed", "entry", "ids", "joined", "released", "shipments", "size", "timers", "unacked")
 
     def __init__(self, commit: int) -> None:
         self.commit = commit
@@ -43,6 +43,14 @@ class Sealed:
         """Bytes that its entry may come to, all of its productions stored; counted where batches may join it."""
         self.timers = 0
         """How many it has set."""
+        self.joined: dict[tuple[bytes, bool, str], TimerRow] | None = None
+        """By key, domain and tag those of them that stand, once a batch with timers has joined it."""
+
+    @property
+    def timers_set(self) -> list[TimerRow]:
+        """The timers that it leaves set: a replay clears those that it ended before it sets any."""
+        assert self.entry is not None
+        return self.entry.timers_set if self.joined is None else list(self.joined.values())
 
 
 class Sealer:
@@ -119,17 +127,18 @@ class Sealer:
         before.states.extend(entry.states)
         before.holds.extend(entry.holds)
         before.productions.extend(entry.productions)
-        timers = before.timers_set
-        if timers and (entry.timers_set or entry.timers_cleared):
-            # A replay clears timers before it sets any.
-            gone = {row[:3] for row in entry.timers_set} | set(entry.timers_cleared)
-            timers = [row for row in timers if row[:3] not in gone]
+        if entry.timers_set or entry.timers_cleared:
+            if sealed.joined is None:
+                sealed.joined = {row[:3]: row for row in before.timers_set}
+            for name in entry.timers_cleared:
+                sealed.joined.pop(name, None)
+            sealed.joined.update((row[:3], row) for row in entry.timers_set)
+            before.timers_set.extend(entry.timers_set)
+            before.timers_cleared.extend(entry.timers_cleared)
         sealed.entry = replace(
             before,
             watermark=entry.watermark,
             wall=entry.wall,
-            timers_set=timers + entry.timers_set,
-            timers_cleared=before.timers_cleared + entry.timers_cleared,
             counts=tuple(map(sum, zip(before.counts, entry.counts, strict=True))),
         )
         return shipments

@@ -93,7 +93,16 @@ class Spilling:
     @property
     def wants_stillness(self) -> bool:
         """Whether there are timers to let go of, or to take in, once no commit is in flight."""
-        return bool(self._leaving) or any(read is not None for read in self._reading.values())
+        return bool(self._leaving) or self._has_read
+
+    @property
+    def _has_read(self) -> bool:
+        return any(read is not None for read in self._reading.values())
+
+    @property
+    def may_take_in(self) -> bool:
+        """Whether parts have been read, and no commit is in flight or in line."""
+        return self._has_read and self.state.sealed == self.state.committed
 
     def let_go(self) -> None:
         """Have the timers of a stored part leave memory; call it when a commit is acknowledged and none is in flight.

@@ -1,0 +1,100 @@
+"""What a line of weak commits may come to: bytes of an entry, ids in memory, work done twice (6.1.3; G8, G13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+import millwheel as mw
+from millwheel.core.limits import MAX_ENTRY_BYTES
+from millwheel.sdk.context import OutputBinding
+from millwheel.worker.dedup import OpaqueIds, Sender
+from millwheel.worker.messages import Acknowledged, AppendEntry, Delivery, Send, Tick
+from tests.interval.solo import INJECTOR, Solo
+
+
+class Echoing(mw.Computation[tuple[str, str], None]):
+    """Produces what it gets."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.produce("out", record.value[1])
+
+
+class Swelling(mw.Computation[tuple[str, str], bytes]):
+    """A key's state is as many MiB as it is told."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def process_record(self, ctx: mw.Context[bytes], record: mw.Record[tuple[str, str]]) -> None:
+        self.runs += 1
+        ctx.state = b"." * (int(record.value[1]) << 20)
+        ctx.produce("out", record.value[1])
+
+
+def with_consumers(solo: Solo, *names: str) -> None:
+    """Have ``names`` read stream "out"."""
+    targets = tuple((name, b"") for name in names)
+    outputs: Any = solo.state.scope.outputs
+    outputs["out"] = OutputBinding(outputs["out"].encode, lambda value: targets)
+
+
+def test_g13_a_straggler_is_stored_once_however_many_consumers_have_not_acked_it_6_1_3() -> None:
+    """An entry had each production once for each consumer: more bytes than a store takes in one write."""
+    solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
+    with_consumers(solo, "a", "b", "c")
+    solo.deliver(("ahead", "ahead", 1))
+    for number in range(7):
+        solo.deliver(*((f"k{number}", "." * 1_000_000, 1) for _ in range(1)))
+    late = next(one.delivery for one in solo.take(Send) if one.delivery.consumer == "b")
+    solo.handle(Acknowledged(late.token))
+    solo.now += 1_000
+    solo.handle(Tick())
+    assert solo.commit_all() == 2
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+    successor = Solo(Echoing(), strong=False, entries=solo.entries)
+    sent = {(one.delivery.consumer, len(value)) for one in successor.take(Send) for value in one.delivery.values}
+    assert sent == {("a", 6), ("c", 6)} | {(name, 1_000_005) for name in "abc"}
+
+
+def test_g13_full_id_segments_go_to_the_store_though_there_is_always_something_in_line_6_1_1() -> None:
+    solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
+    solo.state.dedup._segment_ids = 4
+    tokens: list[int] = []
+    most = 0
+    for number in range(100):
+        value = msgspec.msgpack.encode(("k", "x"))
+        ids = OpaqueIds([number.to_bytes(16)])
+        sender = Sender("injector/in/p", 1, None, INJECTOR, None)
+        solo.handle(Delivery("solo.1", "solo.1.j1", "in", sender, ids, [b"k"], [value], [1], number))
+        tokens += [send.delivery.token for send in solo.take(Send)]
+        if len(tokens) > 2:
+            solo.handle(Acknowledged(tokens.pop(0)))
+        for append in solo.take(AppendEntry):
+            solo.out.append(append)
+            solo.commit()
+        most = max(most, *(len(source.exact) for source in solo.state.dedup._tables.opaque.values()))
+    assert solo.state.committed > 10
+    assert most < 8
+
+
+def test_g8_what_was_put_off_for_want_of_room_runs_once_for_each_move_of_the_line_6_1_3() -> None:
+    """Each event ran it again, and encoded all that waited, for as long as an ACK took."""
+    swelling = Swelling()
+    solo = Solo(swelling, strong=False, straggler_delay=1_000)
+    for key, size in (("ahead", "1"), ("open", "3")):
+        solo.deliver((key, size, 1))
+    solo.deliver(*((key, "3", 9) for key in ("p", "q", "r")))
+    before = swelling.runs
+    for number in range(20):
+        solo.deliver((f"more{number}", "0", 9))
+    assert swelling.runs <= before + 20
+    tokens = [send.delivery.token for send in solo.take(Send)]
+    while tokens:
+        for token in tokens:
+            solo.handle(Acknowledged(token))
+        solo.commit_all()
+        tokens = [send.delivery.token for send in solo.take(Send)]
+    assert solo.state.counts.records == 25
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
