@@ -28,10 +28,10 @@ UNSET: Any = object()
 
 
 _PRODUCTION_BYTES: Final = 64
-"""Counted for each production beside its value and keys."""
+"""Counted for each production beside its value and its keys, the producing one among them."""
 
 _TIMER_BYTES: Final = 96
-"""Counted for each timer that is set."""
+"""Counted for each timer that is set, beside its key and tag."""
 
 
 class TimerSetting(NamedTuple):
@@ -210,7 +210,7 @@ class Context(Generic[State]):
         if len(encoded) > MAX_VALUE_BYTES:
             raise TooLargeError(f"a record produced to {stream!r}", len(encoded), MAX_VALUE_BYTES)
         targets = binding.route(value)
-        size = len(encoded) + _PRODUCTION_BYTES + sum([len(key) for _, key in targets])
+        size = len(encoded) + len(self._key) + _PRODUCTION_BYTES + sum([len(key) for _, key in targets])
         self._made(size)
         self._add(Production(stream, encoded, at, targets, self._origin))
 
@@ -236,7 +236,7 @@ class Context(Generic[State]):
             raise UsageError(f"a timer's tag is a str, not {type(tag).__name__}: {tag!r}")
         if len(tag) * 4 > MAX_TAG_BYTES and len(tag.encode()) > MAX_TAG_BYTES:
             raise TooLargeError(f"the timer tag {tag[:32]!r}…", len(tag.encode()), MAX_TAG_BYTES)
-        self._made(_TIMER_BYTES)
+        self._made(_TIMER_BYTES + len(self._key) + len(tag))
         if self._timers is None:
             self._timers = {}
         self._timers[wall, tag] = TimerSetting(at, hold, self._cause)

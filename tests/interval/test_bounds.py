@@ -61,6 +61,35 @@ def test_g13_no_entry_is_larger_than_the_store_takes(work: str) -> None:
     assert solo.state.intake.records == 0
 
 
+class Repeats(mw.Computation[tuple[str, str], None]):
+    """Produces as many empty values, or sets as many timers with the longest tags, as it is told."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        what, _, count = record.value[1].partition(" ")
+        for number in range(int(count)):
+            if what == "produce":
+                ctx.produce("out", "")
+            else:
+                ctx.set_timer(Timestamp(1_000), f"{number:0256d}")
+
+    def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+        pass
+
+
+@pytest.mark.parametrize("work", ["produce 900", "set 900"])
+def test_g13_no_entry_is_larger_than_the_store_takes_where_keys_and_tags_are_long(work: str) -> None:
+    """A key stands in the entry beside each production and timer of it, also beside those that have fired."""
+    solo = Solo(Repeats())
+    keys = [f"{number:04096d}" for number in range(5)]
+    solo.deliver(*((key, work, 1) for key in keys))
+    solo.commit_all()
+    solo.watermark(2_000)
+    assert solo.commit_all() > 0 or work == "produce 900"
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+    assert solo.state.counts.records == len(keys)
+    assert solo.state.timer_count == 0
+
+
 def test_a_hook_that_produces_more_than_a_commit_takes_fails_by_name() -> None:
     solo = Solo(Grows(), on_failure=mw.dead_letter(after=1))
     solo.deliver(("k", "1 100", 1), ("j", "1 1", 1))

@@ -153,6 +153,7 @@ class Firing:
             return
         self._aim(key, context, setting, wall)
         batch.records += 1
+        batch.size += len(key) + len(tag)
         try:
             outcome = self.state.program.computation.process_timer(context, Timer(tag, at, wall))  # type: ignore[arg-type]
         except HOOK_ERRORS as error:

@@ -22,7 +22,7 @@ from millwheel.worker.interval.state import IntervalState
 __all__ = ["Batch", "Runner"]
 
 _CONTEXT_BYTES: Final = 64
-"""Counted in a batch for each key beside its state: key, timers and framing in the journal entry."""
+"""Counted in a batch for each key beside its bytes and its state: framing in the journal entry."""
 
 
 class Batch:
@@ -152,7 +152,7 @@ class Runner:
                     state.intake.set_aside(key, receipt, index)
                     continue
                 cell.used = number
-                size += len(cell.encoded) + _CONTEXT_BYTES
+                size += len(key) + len(cell.encoded) + _CONTEXT_BYTES
                 context = contexts[key] = Context(key, cell, scope)
             elif is_async:
                 # A hook may change the cell while the batch is sealed: one hook of the key a commit.
@@ -200,7 +200,7 @@ class Runner:
         if cell is None:
             return None
         cell.used = self.number
-        self.batch.size += len(cell.encoded) + _CONTEXT_BYTES
+        self.batch.size += len(key) + len(cell.encoded) + _CONTEXT_BYTES
         context: Context[Any] = Context(key, cell, self.state.scope)
         self.batch.contexts[key] = context
         return context
@@ -209,7 +209,7 @@ class Runner:
         """A context for a key whose state cannot be read, in which no hook is to run: the state stays as it is."""
         context: Context[Any] = Context(key, KeyCell(), self.state.scope)
         self.batch.contexts[key] = context
-        self.batch.size += _CONTEXT_BYTES
+        self.batch.size += len(key) + _CONTEXT_BYTES
         return context
 
     def apply_late_policy(self, context: Context[Any], stream: str, encoded: bytes) -> None:
