@@ -56,16 +56,18 @@ class Faults:
             apart = Random(f"zombies {world.plan.seed}")
             for _ in range(world.plan.zombies):
                 world.later(apart.uniform(0.0, world.plan.span), self._zombie, apart)
+        apart = Random(f"one way {world.plan.seed}")
+        for _ in range(world.plan.one_way):
+            world.later(apart.uniform(0.0, world.plan.span), self._one_way, apart)
+        apart = Random(f"islands {world.plan.seed}")
+        for _ in range(world.plan.islands):
+            world.later(apart.uniform(0.0, world.plan.span), self._island, apart)
 
     def _zombie(self, chance: Random) -> None:
         """A worker that owns something sleeps past its lease; what it had asked of the store arrives as it wakes."""
         world, store = self._world, self._world.store.remote
-        names = [name for name in WORKER_NAMES if name in world.workers and world.workers[name].hosted]
-        fit = [name for name in names if world.processes[name].alive and not world.processes[name].paused]
-        if not fit:
-            return
-        name = chance.choice(fit)
-        if name in store.held:
+        name = self._owner(chance)
+        if not name or name in store.held:
             return
         world.history.note(f"what {name} asks of the store is held up on its way")
         store.hold(name)
@@ -74,6 +76,13 @@ class Faults:
         awake = asleep + chance.uniform(5.0, 9.0)
         world.later(awake, world.resume, name)
         world.later(awake + chance.choice((-0.5, 0.0, 0.2)), self._arrives, name)
+
+    def _owner(self, chance: Random) -> str:
+        """A worker that owns something and runs; empty if none does."""
+        world = self._world
+        names = [name for name in WORKER_NAMES if name in world.workers and world.workers[name].hosted]
+        fit = [name for name in names if world.processes[name].alive and not world.processes[name].paused]
+        return chance.choice(fit) if fit else ""
 
     def _sleeps(self, name: str) -> None:
         process = self._world.processes[name]
@@ -89,7 +98,7 @@ class Faults:
         """Everything is as it should be from now on."""
         world = self._world
         world.history.note("all faults end")
-        world.network.heal()
+        self._heal()
         world.network.slow.clear()
         for name in list(world.store.remote.held):
             self._arrives(name)
@@ -167,6 +176,35 @@ class Faults:
             world.network.cut(other, one)
         world.later(chance.choice((0.5, 5.0, 40.0)) * chance.uniform(0.5, 1.5), self._heal)
 
+    def _one_way(self, chance: Random) -> None:
+        """What one host says does not reach another, which it hears: of those that have something to say."""
+        name = chance.choice(_HOSTS)
+        others = [other for other in (*_HOSTS, "store", "store", "coordinator", "coordinator") if other != name]
+        pair = [name, chance.choice(others)]
+        chance.shuffle(pair)
+        self._world.history.note(f"{pair[0]} cannot reach {pair[1]}, only the other way")
+        self._world.network.cut(*pair)
+        self._world.later(chance.choice((0.5, 5.0, 12.0)) * chance.uniform(0.5, 1.5), self._heal)
+
+    def _island(self, chance: Random) -> None:
+        """A worker that owns something cannot reach the store, and then nobody, for longer than its lease: what it
+        asked of the store arrives when others own what it had."""
+        name = self._owner(chance)
+        if name:
+            self._world.history.note(f"{name} cannot reach the store")
+            self._world.network.cut(name, "store")
+            alone = chance.choice((0.0, 0.1, 0.5))
+            self._world.later(alone, self._alone, name)
+            self._world.later(alone + chance.uniform(5.0, 9.0), self._heal)
+
+    def _alone(self, name: str) -> None:
+        world = self._world
+        world.history.note(f"{name} and all others cannot reach each other")
+        for other in (*world.processes, "store", "coordinator"):
+            if other != name:
+                world.network.cut(name, other)
+                world.network.cut(other, name)
+
     def _blind(self) -> None:
         """A worker that hears nothing of its lease's end, nor of its successors, and works on: figure 12's zombie."""
         world, chance = self._world, self._chance
@@ -178,8 +216,12 @@ class Faults:
         world.later(chance.uniform(6.0, 12.0), self._heal)
 
     def _heal(self) -> None:
-        self._world.history.note("the partitions heal")
-        self._world.network.heal()
+        world = self._world
+        world.history.note("the partitions heal")
+        for remote in (world.store.remote, world.coordinator.remote):
+            if remote.cut_off:
+                world.history.note(f"of what was asked of the {remote.name} meanwhile, {len(remote.cut_off)} arrive")
+        world.network.heal()
 
     def _slow_host(self) -> None:
         name, delay = self._victim(), self._chance.choice((0.005, 0.1))

@@ -108,6 +108,8 @@ class Network:
         """Told of each message when it sets out: its connection, the sender's side, and what is said."""
         self.slow: dict[str, float] = {}
         """Seconds that are added to what a host sends and receives."""
+        self.healing: list[Callable[[], object]] = []
+        """Told when all partitions have ended."""
         self._cuts: set[tuple[str, str]] = set()
         """(sender, receiver)."""
         process = Process(loop, "world", 0, clock=None)  # type: ignore[arg-type]
@@ -138,6 +140,8 @@ class Network:
         self._cuts.clear()
         for connection in list(self.connections):
             connection.healed()
+        for hear in self.healing:
+            hear()
 
     def paused(self, process: Process) -> None:
         """A process was stopped: if it stays so, those who talk to it give up."""

@@ -80,6 +80,10 @@ class Plan:
     """And how many merges of neighbours."""
     zombies: int = 0
     """How many workers sleep past their leases with what they had asked of the store on its way."""
+    one_way: int = 0
+    """How often one host does not reach another, which reaches it."""
+    islands: int = 0
+    """How many workers are cut off from everybody for longer than their leases."""
     guests: bool = False
     """Whether somebody else reads the sinks, too, and has cursors forgotten."""
     probed: bool = False

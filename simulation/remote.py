@@ -1,7 +1,7 @@
 """A service beyond the network, as its clients meet it: slow, away, and not always saying what it did.
 
 A request is carried out in one step of the world's. Before and after it there is the network: what is asked may arrive
-late, even after its sender gave up, or died; and what came of it may never be told.
+late, even after its sender gave up, or died, or when a partition has healed; and what came of it may never be told.
 """
 
 from __future__ import annotations
@@ -42,10 +42,13 @@ class Remote:
         self.weather = Weather()
         self.held: dict[str, list[Callable[[], object]]] = {}
         """By process whose requests are held up on their way: those that are."""
+        self.cut_off: list[Callable[[], object]] = []
+        """What a partition holds up: it arrives some time after that has healed, whatever has happened by then."""
         self._network = network
         self._chance = chance
         self._unavailable = unavailable
         self._timeout = timeout
+        network.healing.append(self._healed)
 
     async def ask(self, work: Callable[[], Answer]) -> Answer:
         """The outcome of ``work``, done at the service; or the exception for an unknown one."""
@@ -55,9 +58,9 @@ class Remote:
         answer = loop.create_future()
         timer = loop.call_later(self._timeout, _settle, answer, None, self._unavailable("no answer in time"))
         delay = self._network.delay(process.name, self.name) + weather.slow * self._chance.random()
-        told = True
-        if self._network.is_cut(process.name, self.name):
-            delay, told = -1.0, False
+        told, cut_off = True, self._network.is_cut(process.name, self.name)
+        if cut_off:
+            delay, told, cut_off = -1.0, False, self._chance.random() < 0.5
         elif weather.lost and self._chance.random() < weather.lost:
             told = False
             # Done at once, later, or never.
@@ -66,6 +69,8 @@ class Remote:
         arguments = (process, work, answer if told else None)
         if process.name in self.held:
             self.held[process.name].append(lambda: self._serve(*arguments))
+        elif cut_off:
+            self.cut_off.append(lambda: self._serve(*arguments))
         elif delay >= 0:
             loop.call_later(delay, self._serve, *arguments, context=self._network.context)
         try:
@@ -82,6 +87,13 @@ class Remote:
         """What was held up arrives now."""
         for serve in self.held.pop(name):
             self._network.loop.call_soon(serve, context=self._network.context)
+
+    def _healed(self) -> None:
+        """What partitions held up is on its way again: some of it for a while."""
+        asked, self.cut_off = self.cut_off, []
+        for serve in asked:
+            delay = self._chance.choice((0.0, 0.1, 3.0)) * self._chance.random()
+            self._network.loop.call_later(delay, serve, context=self._network.context)
 
     def _serve(self, process: Process, work: Callable[[], Any], answer: Any) -> None:
         result, error = None, None

@@ -62,12 +62,22 @@ def _versions(plan: Plan, chance: Random) -> None:
 def _merges(plan: Plan, chance: Random) -> None:
     """Neighbours are merged, of which there are some."""
     plan.intervals = max(plan.intervals, 2)
-    plan.merges = chance.randint(1, 5)
+    plan.merges = chance.randint(2, 6)
 
 
 def _zombies(plan: Plan, chance: Random) -> None:
     """Owners wake up after their leases, and what they had asked of the store arrives then (figure 12)."""
     plan.zombies = chance.randint(1, 2)
+
+
+def _one_way(plan: Plan, chance: Random) -> None:
+    """What some say is not heard, and they hear all."""
+    plan.one_way = chance.randint(1, 3)
+
+
+def _islands(plan: Plan, chance: Random) -> None:
+    """Owners are cut off for longer than their leases; what they asked of the store comes afterwards (figure 12)."""
+    plan.islands = chance.randint(1, 2)
 
 
 def _guests(plan: Plan, chance: Random) -> None:
@@ -210,8 +220,10 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("far", _far, 0.2),
     ("bases", _bases, 0.4),
     ("versions", _versions, 0.2),
-    ("merges", _merges, 0.2),
+    ("merges", _merges, 0.35),
     ("zombies", _zombies, 0.2),
+    ("one way", _one_way, 0.3),
+    ("islands", _islands, 0.2),
     ("guests", _guests, 0.15),
     ("probed", _probed, 0.15),
     ("late readers", _late_readers, 0.2),

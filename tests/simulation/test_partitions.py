@@ -1,0 +1,49 @@
+"""What a partition does to what is asked of the store: lost, or carried out when it has healed; never told."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+from millwheel.store.contract import StoreUnavailableError
+from simulation.forking import apart
+from simulation.loop import SimulatedLoop
+from simulation.plan import plan_for
+from simulation.process import Process
+from simulation.world import World
+
+_ASKED = 40
+
+
+def carried_out(directory: Path) -> tuple[int, int, int]:
+    """How often what was asked during a partition was told, was carried out before its end, and after it."""
+    loop = SimulatedLoop(Random(1))
+    asyncio.set_event_loop(loop)
+    world = World(plan_for(1), loop, directory)
+    times: list[float] = []
+
+    async def main(world: World, process: Process) -> None:
+        await asyncio.gather(*(ask(world) for _ in range(_ASKED)))
+
+    async def ask(world: World) -> None:
+        try:
+            await world.store.remote.ask(lambda: times.append(loop.time()))
+        except StoreUnavailableError:
+            return
+        times.append(-1.0)
+
+    world.network.cut("w0", "store")
+    world.start("w0", main)
+    world.later(8.0, world.kill, "w0")
+    world.later(10.0, world.network.heal)
+    loop.run_until_complete(asyncio.sleep(20.0))
+    return times.count(-1.0), sum(0.0 <= at < 10.0 for at in times), sum(at >= 10.0 for at in times)
+
+
+def test_g3_some_of_what_a_partition_held_up_arrives_long_after_its_sender_died_fig_12(tmp_path: Path) -> None:
+    """And some does not."""
+    (found,) = apart([("a partition", lambda: carried_out(tmp_path))])
+    told, before, after = found
+    assert (told, before) == (0, 0)
+    assert _ASKED // 4 < after < _ASKED * 3 // 4
