@@ -10,7 +10,19 @@ import millwheel as mw
 from millwheel.core.limits import MAX_ENTRY_BYTES
 from millwheel.sdk.context import OutputBinding
 from millwheel.worker.dedup import OpaqueIds, Sender
-from millwheel.worker.messages import Acknowledged, AppendEntry, Delivery, Send, Tick
+from millwheel.worker.interval import Settings
+from millwheel.worker.messages import (
+    Acknowledged,
+    Appended,
+    AppendEntry,
+    Delivery,
+    FlushStates,
+    PartsWritten,
+    Send,
+    StatesFlushed,
+    Tick,
+    WriteParts,
+)
 from tests.interval.solo import INJECTOR, Solo
 
 
@@ -30,6 +42,15 @@ class Swelling(mw.Computation[tuple[str, str], bytes]):
     def process_record(self, ctx: mw.Context[bytes], record: mw.Record[tuple[str, str]]) -> None:
         self.runs += 1
         ctx.state = b"." * (int(record.value[1]) << 20)
+        ctx.produce("out", record.value[1])
+
+
+class Seldom(mw.Computation[tuple[str, str], int]):
+    """Counts one record, and produces each."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        if record.timestamp == 25:
+            ctx.state += 1
         ctx.produce("out", record.value[1])
 
 
@@ -98,3 +119,23 @@ def test_g8_what_was_put_off_for_want_of_room_runs_once_for_each_move_of_the_lin
         tokens = [send.delivery.token for send in solo.take(Send)]
     assert solo.state.counts.records == 25
     assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+
+
+def test_g13_the_journal_is_kept_short_though_there_is_always_something_in_line_5() -> None:
+    """Where states seldom change no rows are due: nobody looked whether they were written, and no base was named."""
+    settings = Settings(checkpoint_entries=8, flush_interval=20_000)
+    solo = Solo(Seldom(), strong=False, straggler_delay=1_000_000, settings=settings)
+    waiting: list[list[Any]] = [[], []]
+    longest = 0
+    for number in range(400):
+        solo.now += 1_000
+        solo.deliver(("k", "x", number))
+        waiting.append([Acknowledged(send.delivery.token) for send in solo.take(Send)])
+        waiting[-1] += [Appended(append.append.commit) for append in solo.take(AppendEntry)]
+        waiting[-1] += [PartsWritten(write.number) for write in solo.take(WriteParts)]
+        waiting[-1] += [StatesFlushed(flush.number) for flush in solo.take(FlushStates)]
+        for event in waiting.pop(0):
+            solo.handle(event)
+        longest = max(longest, solo.state.committed - solo.state.floor)
+    assert solo.state.committed > 50
+    assert longest < 16

@@ -225,6 +225,9 @@ class Checkpointer:
 
     def floor_and_parts(self) -> tuple[int, tuple[PartId, ...]]:
         """What the next append names as its floor and base."""
+        if not self.state.cells.dirty_count:
+            # No row is behind, though none was due for long: where no state changes nothing asks for stillness.
+            self._rows_upto = max(self._rows_upto, self.state.committed)
         if self._base is not None and self._base[0] <= self._rows_upto:
             self._named, self._base = self._base, None
         if self._named is not None:
