@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
@@ -20,6 +21,9 @@ from millwheel.cli.daemons.master import MASTER
 from millwheel.cli.daemons.pieces import ensure_cluster_settings, patiently
 from millwheel.cli.daemons.worker import WORKER
 from millwheel.config import AuthoritySection, ClusterSection, MasterSection, Settings, WorkerSection
+from millwheel.core.time import seconds
+from millwheel.master.balancing import Balancer, BalanceSettings
+from millwheel.master.settings import MasterSettings
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import Settings as CoreSettings
 from millwheel.worker.log import LogConfig, LogSettings
@@ -86,6 +90,26 @@ def tuned(world: World) -> Iterator[None]:
         patch("millwheel.worker.shell.programs.beside", _at_once),
         patch("millwheel.cli.daemons.authority.ShellSettings", partial(ShellSettings, core=shards)),
         _ids_tuned(tuning["ids"]),
+        _balanced(world),
+    ):
+        yield
+
+
+@contextmanager
+def _balanced(world: World) -> Iterator[None]:
+    """If the plan has masters balance by themselves: they look often, and whatever an interval does costs something."""
+    plan = world.plan
+    if not plan.balanced:
+        yield
+        return
+    used = itertools.count()
+    quick = BalanceSettings(cold_for=seconds(0.5), smallest_side=0.3, merge_busy=0.14)
+    with (
+        patch("millwheel.worker.shell.host.perf_counter", lambda: next(used) * plan.balanced),
+        patch("millwheel.cli.daemons.master.BalanceSettings", lambda: quick),
+        patch("millwheel.worker.shell.load._WINDOW", 2.0),
+        patch("millwheel.master.loads.Balancer", lambda settings, _: Balancer(settings)),
+        patch("millwheel.cli.daemons.master.MasterSettings", partial(MasterSettings, poll_loads_every=seconds(0.5))),
     ):
         yield
 
@@ -128,9 +152,17 @@ def _daemon(role: Role) -> Main:
 
 
 def _settings(world: World, process: Process) -> Settings:
+    balance = MasterSection(
+        lease_seconds=3.0,
+        intervals_per_computation=world.plan.intervals,
+        balance=world.plan.balanced > 0,
+        imbalance=0.05,
+        split_busy=0.1,
+        cool_down_seconds=1.0,
+    )
     return Settings(
         cluster=ClusterSection(authority_shards=2),
-        master=MasterSection(lease_seconds=3.0, intervals_per_computation=world.plan.intervals, balance=False),
+        master=balance,
         worker=WorkerSection(id=process.name, lease_seconds=4.0, drain_seconds=2.0, packages=world.directory),
         authority=AuthoritySection(lease_seconds=3.0),
     )

@@ -84,6 +84,8 @@ class Plan:
     """How often one host does not reach another, which reaches it."""
     islands: int = 0
     """How many workers are cut off from everybody for longer than their leases."""
+    balanced: float = 0.0
+    """Seconds of work that each event costs an interval, where masters balance by themselves; 0: they do not."""
     guests: bool = False
     """Whether somebody else reads the sinks, too, and has cursors forgotten."""
     probed: bool = False

@@ -80,6 +80,12 @@ def _islands(plan: Plan, chance: Random) -> None:
     plan.islands = chance.randint(1, 2)
 
 
+def _balanced(plan: Plan, chance: Random) -> None:
+    """Masters move, split and merge intervals for their load's sake."""
+    plan.balanced = chance.choice((0.0005, 0.005, 0.02))
+    plan.intervals = max(plan.intervals, chance.choice((1, 2, 3)))
+
+
 def _guests(plan: Plan, chance: Random) -> None:
     """Somebody else reads the sinks, too."""
     plan.guests = True
@@ -224,6 +230,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("zombies", _zombies, 0.2),
     ("one way", _one_way, 0.3),
     ("islands", _islands, 0.2),
+    ("balanced", _balanced, 0.2),
     ("guests", _guests, 0.15),
     ("probed", _probed, 0.15),
     ("late readers", _late_readers, 0.2),
