@@ -287,11 +287,12 @@ def test_an_older_routing_changes_nothing() -> None:
 
 def test_a_consumer_that_joins_gets_what_comes_after_and_one_that_leaves_nothing_more() -> None:
     core = opened()
-    add(core, [1])
+    (first,) = sends(add(core, [1]))
     other = one(Route(ALL_KEYS, "k1", "a"), name="d")
     assert sends(core.routed(routing(one(), other, revision=2), 0)) == []
     out = sends(add(core, [2]))
     assert [(send.consumer, send.ids) for send in out] == [("d", [2])]
+    core.answered(first.token, ACKED, [], "", 0)
     core.routed(routing(other, revision=3), 0)
     assert core.unacked == 1
 
@@ -348,6 +349,29 @@ def test_g1_what_ended_readers_did_not_take_is_not_told_to_be_in_5_2(after: Rout
     assert core.published().watermark <= 50
     with pytest.raises(RecordsLeftError, match="'c', which read stream 's', has ended"):
         core.check_open()
+
+
+def test_g1_a_reader_that_came_later_took_nothing_of_what_an_ended_one_left_5_2() -> None:
+    """It had come in a routing before, and so counted for one that had been sent what the first one had not ACKed."""
+    core = opened()
+    add(core, [1])
+    core.routed(routing(one(), one(name="d"), revision=2), 0)
+    core.routed(routing(one(name="d"), revision=3), 0)
+    assert not core.flushed(core.accepted)
+    with pytest.raises(RecordsLeftError, match="'c', which read stream 's', has ended"):
+        core.check_open()
+
+
+def test_what_a_reader_left_is_in_where_another_was_sent_it_too_5_2() -> None:
+    core = opened()
+    (first,) = sends(add(core, [1]))
+    core.answered(first.token, ACKED, [], "", 0)
+    core.routed(routing(one(), one(name="d"), revision=2), 0)
+    tokens = {send.consumer: send.token for send in sends(add(core, [2]))}
+    core.routed(routing(one(name="d"), revision=3), 0)
+    core.answered(tokens["d"], ACKED, [], "", 0)
+    core.check_open()
+    assert core.flushed(core.accepted)
 
 
 def test_the_end_of_a_drained_stream_is_no_failure_where_all_is_in() -> None:

@@ -71,6 +71,8 @@ class InjectorCore:
         self._positions: dict[IdScope, int] = {}
         """The last position accepted of each sequence."""
         self._watermarks: dict[str, int] = {}
+        self._came_at: dict[str, int] = {}
+        """By consumer, how many records had been accepted when it came: it is sent those that followed."""
 
     # What is known and allowed.
 
@@ -210,7 +212,7 @@ class InjectorCore:
 
         Un-ACKed records go to whoever owns their keys now. A consumer that joins gets the records that are
         accepted from here on; one that is gone gets nothing more, and what it had not ACKed is discarded, if
-        others that were there before still read the stream. Else it was taken by nobody, and the process fails.
+        others that were sent it, too, still read the stream. Else it was taken by nobody, and the process fails.
         """
         if self.routing is not None and routing.revision < self.routing.revision:
             return []
@@ -219,6 +221,7 @@ class InjectorCore:
         if left is not None:
             self.failed = self.failed or RecordsLeftError(self.stream, left)
             return []
+        self._came_at = {name: self._came_at.get(name, self.accepted) for name in routing.consumers}
         self._watermarks = {name: told for name, told in self._watermarks.items() if name in routing.consumers}
         out = self._connections(routing)
         lanes: dict[Lane, None] = {}
@@ -244,11 +247,14 @@ class InjectorCore:
     def _left(self, routing: Routing) -> str | None:
         """A computation that is gone with records that it had not ACKed, where no computation is left that was there
         when they were accepted: no watermark and no answer may say that they are in."""
-        before = self.routing.consumers if self.routing is not None else {}
-        if not routing.draining and any(name in before and not one.log for name, one in routing.consumers.items()):
-            return None
-        behind = (lane.consumer for lane in self._sending.lanes() if not lane.empty)
-        return next((name for name in behind if name not in routing.consumers), None)
+        staying = [name for name, one in routing.consumers.items() if name in self._came_at and not one.log]
+        alone = (
+            self.accepted if routing.draining else min((self._came_at[name] for name in staying), default=self.accepted)
+        )
+        for lane in self._sending.lanes():
+            if lane.consumer not in routing.consumers and any(one.first < alone for one in lane.all_batches()):
+                return lane.consumer
+        return None
 
     def _connections(self, routing: Routing) -> list[Instruction]:
         wanted = {route.address for consumer in routing.consumers.values() for route in consumer.routes}
