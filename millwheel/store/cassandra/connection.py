@@ -116,7 +116,11 @@ class _LoopConnection(Connection):  # type: ignore[misc]
             except RuntimeError:
                 """The loop is closed, and its sockets with it."""
         if not self.is_defunct:
-            self.error_all_requests(ConnectionShutdown(f"the connection to {self.endpoint} was closed"))
+            failure = ConnectionShutdown(f"the connection to {self.endpoint} was closed")
+            self.error_all_requests(failure)
+            if not self.connected_event.is_set():
+                # Who waits for the connection takes it for one that is ready, unless told otherwise.
+                self.last_error = failure
             self.connected_event.set()
 
 
