@@ -14,11 +14,14 @@ from millwheel.client.report_stream import PendingOf
 from millwheel.coordination.contract import Put
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.catalog import OwnedInterval
-from millwheel.core.catalog_keys import chunk_key, worker_key
+from millwheel.core.catalog_keys import chunk_key, topology_key, worker_key
 from millwheel.core.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import topology_pb2
 from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.sdk.errors import PackageError, UsageError
+from millwheel.sdk.loading import unload_package
+from millwheel.sdk.package import build_package
 from millwheel.worker.messages import AsyncHook, Deposed, PrepareRelease, ReleasePrepared, Report, SequenceChecked, Tick
 from millwheel.worker.shell import worker as worker_module
 from millwheel.worker.shell.building import Built
@@ -236,6 +239,32 @@ async def test_g3_of_two_processes_of_one_name_one_opens_what_is_assigned_to_it_
     await coordinator.transact((), (), [key])
     await until(lambda: one.catalog.registration("w1") > revision)
     await one.close()
+
+
+async def test_g8_what_waits_for_code_begins_when_that_is_there_7_1(tmp_path: Path) -> None:
+    """It began when it was tried again: half a minute later, where the code had been long in coming."""
+    (tmp_path / "late.py").write_text("import millwheel as mw\n\ntopology = mw.Topology('late')\n")
+    made, comes = build_package(f"{tmp_path / 'late.py'}:topology"), asyncio.Event()
+
+    async def fetch(digest: str) -> bytes:
+        await comes.wait()
+        return made.data
+
+    one = Worker(WorkerSettings("w1", "here:1", tmp_path), FlakyStore(), MemoryCoordinator(), Quiet(), fetch)
+    one._again_after = 60.0
+    code = topology_pb2.CodeReference(digest=made.digest, entry_point=made.entry_point)
+    spec = topology_pb2.TopologySpec(name="late", code=code, computations=[topology_pb2.ComputationSpec(name="c")])
+    record = catalog.TopologyRecord(spec=spec, state=catalog.TOPOLOGY_STATE_RUNNING)
+    await one.coordinator.transact((), [Put(topology_key("late"), record.SerializeToString())])
+    await one.start()
+    try:
+        await until(lambda: one._again is not None)
+        comes.set()
+        await until(lambda: one._again is None)
+        assert one.programs.has(code)
+    finally:
+        await one.close()
+        unload_package(made.digest)
 
 
 async def test_a_worker_that_ends_makes_its_intervals_ready_for_others_first_7_1(tmp_path: Path) -> None:

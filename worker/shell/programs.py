@@ -69,9 +69,9 @@ class Programs:
         self._failures: dict[Place, str] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By digest; one is there for as long as somebody holds it, or waits for it."""
-        self._loading: dict[Place, asyncio.Task[None]] = {}
+        self._loading: dict[Place, asyncio.Task[bool]] = {}
         self.on_loaded: Callable[[], None] = lambda: None
-        """Called when a package that was not waited for is loaded, or has failed."""
+        """Called when a package that was not waited for is loaded."""
 
     async def load_all(self, specs: Iterable[topology.TopologySpec]) -> bool:
         """Load what is missing; False if something still is.
@@ -92,11 +92,13 @@ class Programs:
         if begun:
             _, late = await asyncio.wait(begun, timeout=_PATIENCE)
             for task in late:
-                task.add_done_callback(lambda task: None if task.cancelled() else self.on_loaded())
+                task.add_done_callback(self._came_late)
         return wanted.keys() <= self._loaded.keys()
 
-    def _begin(self, place: Place, code: topology.CodeReference, name: str) -> asyncio.Task[None]:
-        async def work() -> None:
+    def _begin(self, place: Place, code: topology.CodeReference, name: str) -> asyncio.Task[bool]:
+        """Load a package; True if it is there then."""
+
+        async def work() -> bool:
             try:
                 await self.load(code)
                 self._failures.pop(place, None)
@@ -105,11 +107,17 @@ class Programs:
                 self._failures[place] = f"the code of topology {name!r} cannot be loaded: {error}"
                 if told != self._failures[place]:
                     log.error("%s", self._failures[place])
+                return False
             finally:
                 del self._loading[place]
+            return True
 
         task = self._loading[place] = asyncio.get_running_loop().create_task(work())
         return task
+
+    def _came_late(self, task: asyncio.Task[bool]) -> None:
+        if not task.cancelled() and task.result():
+            self.on_loaded()
 
     def close(self) -> None:
         """Wait for nothing more."""

@@ -122,6 +122,7 @@ class Worker:
         authority.on_refused = self._report_refused
         authority.pending_of = self._pending_of
         self.programs = Programs(settings.packages, fetch_package)
+        self.programs.on_loaded = lambda: self._background(self._catch_up())
         self.routing = Routing(self.catalog, self.programs.extractor)
         self._builder = Builder(self.catalog, self.programs, self.routing, settings.core)
         self.logs = LogService(self._find_log)
@@ -176,6 +177,7 @@ class Worker:
         Intervals that whoever comes next would have much to read of are made ready first, for ``hand_over`` seconds.
         """
         await self._prepare_releases()
+        self.programs.close()
         if self._again is not None:
             self._again.cancel()
         for task in (self._following, *self._tasks):
