@@ -76,7 +76,8 @@ async def _tail(subscription: Subscription, count: int, output: OutputFormat) ->
         except asyncio.CancelledError:
             # Interrupted: what was printed is not to be printed again.
             with suppress(TimeoutError, RequestError):
-                await asyncio.wait_for(subscription.flush(), _FLUSH_SECONDS)
+                async with asyncio.timeout(_FLUSH_SECONDS):
+                    await subscription.flush()
             raise
         await subscription.flush()
 

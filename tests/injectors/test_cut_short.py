@@ -6,6 +6,8 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -17,8 +19,10 @@ from millwheel.client.injector import (
     InjectorError,
     InjectorSettings,
     Limits,
+    link,
 )
 from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.sdk.errors import UsageError
 from tests.injectors.loopback import Cluster, cluster
 from tests.injectors.test_shell import QUICK, SETTINGS, check_once, trouble, values
@@ -145,6 +149,48 @@ async def test_what_breaks_a_link_is_said_and_not_waited_for() -> None:
         with pytest.raises(InjectorError, match=r"deliveries to .* have stopped by an internal error"):
             await asyncio.wait_for(injector.flush(), 5)
         await injector.close()
+
+
+class _Connecting:
+    """A channel that is ready when it is told to be, and a stream on it that never says anything."""
+
+    def __init__(self) -> None:
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> _Connecting:
+        return self
+
+    async def __aexit__(self, *ended: object) -> None: ...
+
+    async def channel_ready(self) -> None:
+        await self.ready
+
+    def stream_stream(self, *method: Any, **options: Any) -> Any:
+        return lambda: self
+
+    async def read(self) -> None:
+        await asyncio.Event().wait()
+
+    def cancel(self) -> None: ...
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_g8_a_link_that_is_closed_in_the_moment_in_which_it_connects_ends_5_2(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cancellation was lost in asyncio.wait_for, and whoever closed the injector waited for ever."""
+    connecting = _Connecting()
+    monkeypatch.setattr(link, "open_channel", lambda address: connecting)
+    one = link.Link("here:1", lambda send: wire.DeliverRequest(), MagicMock())
+    await asyncio.sleep(0.01)
+    connecting.ready.set_result(None)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    closing = asyncio.create_task(one.close())
+    done, _ = await asyncio.wait([closing], timeout=2)
+    if not done:
+        await one.close()
+    assert done, "it goes on"
 
 
 async def test_g13_records_sent_one_by_one_are_bounded_in_bytes_too() -> None:

@@ -189,7 +189,8 @@ class LogService(SubscriptionServiceServicer):
 
 async def _within(seconds: float, work: Awaitable[Answer], stream: str) -> Answer:
     try:
-        return await asyncio.wait_for(work, seconds)
+        async with asyncio.timeout(seconds):
+            return await work
     except TimeoutError:
         raise RequestError(
             FailureCode.UNAVAILABLE, f"the log of stream {stream!r} did not answer in time", "try again"

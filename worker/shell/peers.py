@@ -69,6 +69,9 @@ class PeerConnection:
             except Exception:
                 log.exception("deliveries to %s failed; connecting again", self.address)
             self._fail_open()
+            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                # A call that fails in the moment of its task's cancellation shows the failure alone.
+                raise asyncio.CancelledError
             await asyncio.sleep(self._delay * random.uniform(0.5, 1.5))
             self._delay = min(self._delay * 2, _RECONNECT_LAST)
 

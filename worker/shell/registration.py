@@ -130,7 +130,8 @@ class Registration:
     async def _next_renewal(self) -> None:
         """Renew the lease when that is due; register anew if it has ended, or is given up."""
         try:
-            await asyncio.wait_for(self._wanted.wait(), self._ttl / _RENEWALS)
+            async with asyncio.timeout(self._ttl / _RENEWALS):
+                await self._wanted.wait()
             log.warning("this worker gives up its intervals, and registers anew")
         except TimeoutError:
             if await self._renewed():

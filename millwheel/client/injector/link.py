@@ -63,7 +63,8 @@ class Link:
             began = loop.time()
             try:
                 async with open_channel(self.address) as channel:
-                    await asyncio.wait_for(channel.channel_ready(), _CONNECT_SECONDS)
+                    async with asyncio.timeout(_CONNECT_SECONDS):
+                        await channel.channel_ready()
                     began = loop.time()
                     stub: Any = DeliveryServiceStub(channel)
                     await self._converse(stub.Deliver())
