@@ -209,12 +209,11 @@ class Context(Generic[State]):
             encoded = bytes(memoryview(encoded))  # a codec of the user's own made it
         if len(encoded) > MAX_VALUE_BYTES:
             raise TooLargeError(f"a record produced to {stream!r}", len(encoded), MAX_VALUE_BYTES)
-        targets = binding.route(value)
-        size = len(encoded) + len(self._key) + _PRODUCTION_BYTES + sum([len(key) for _, key in targets])
-        self._made(size)
-        self._add(Production(stream, encoded, at, targets, self._origin))
+        self._add(Production(stream, encoded, at, binding.route(value), self._origin))
 
     def _add(self, production: Production) -> None:
+        keys = len(self._key) + sum([len(key) for _, key in production.targets])
+        self._made(len(production.value) + keys + _PRODUCTION_BYTES)
         if self._productions is None:
             self._productions = []
         self._productions.append(production)

@@ -90,6 +90,25 @@ def test_g13_no_entry_is_larger_than_the_store_takes_where_keys_and_tags_are_lon
     assert solo.state.timer_count == 0
 
 
+class Refusing(mw.Computation[tuple[str, str], None]):
+    """Takes nothing."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        raise ValueError("no")
+
+
+def test_g13_dead_letters_that_are_due_together_are_spread_over_commits_4_1() -> None:
+    """They were not counted: what failed for many keys at once was an entry that no store took."""
+    solo = Solo(Refusing(), on_failure=mw.dead_letter(after=2))
+    solo.deliver(*((f"k{number}", "x" * 500_000, 1) for number in range(24)))
+    solo.commit_all()
+    solo.now += 2_000_000
+    solo.handle(Tick())
+    assert solo.commit_all() > 1
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+    assert solo.state.counts.dead_letters == 24
+
+
 def test_a_hook_that_produces_more_than_a_commit_takes_fails_by_name() -> None:
     solo = Solo(Grows(), on_failure=mw.dead_letter(after=1))
     solo.deliver(("k", "1 100", 1), ("j", "1 1", 1))
