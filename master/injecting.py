@@ -19,6 +19,7 @@ __all__ = [
     "MAX_ID_BYTES",
     "commit_batch",
     "finish_injector",
+    "not_finished",
     "open_injector",
     "plan_injection",
     "refuse_retired",
@@ -129,7 +130,7 @@ def finish_injector(known: Catalog, request: FinishInjector) -> Plan:
 
 
 def retire_injector(known: Catalog, request: RetireInjector) -> Plan:
-    """Have receivers forget a process that has finished; whoever asks has seen to it that it has.
+    """Have receivers forget a process that has finished; whoever asks has seen to it that this life of it has.
 
     The record stays: the name is taken for as long as the stream lives, since receivers refuse whatever bears it.
     """
@@ -147,12 +148,24 @@ def retire_injector(known: Catalog, request: RetireInjector) -> Plan:
         )
     if record.retired:
         return Plan(answer=lambda: record)
+    if not record.finished and record.sequencer != request.sequencer:
+        raise not_finished(request.stream, request.process)
     retired = catalog.InjectorRecord()
     retired.CopyFrom(record)
     retired.finished = retired.retired = True
     draft = Draft(known)
     draft.put(key, retired)
     return draft.plan(lambda: known.injectors[request.stream, request.process])
+
+
+def not_finished(stream: str, process: str) -> RequestError:
+    """A process that is not retired: low watermarks would wait for one that is refused."""
+    return RequestError(
+        FailureCode.FAILED_PRECONDITION,
+        f"injector process {process!r} of stream {stream!r} has not finished: low watermarks wait for it",
+        f"finish it first: `millwheel injector finish {stream} {process}`",
+        reason="INJECTOR_NOT_FINISHED",
+    )
 
 
 def retire_query(known: Catalog, request: RetireQuery, now: Timestamp) -> Plan:

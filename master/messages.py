@@ -122,10 +122,14 @@ class FinishInjector:
 
 @dataclass(frozen=True, slots=True)
 class RetireInjector:
-    """What receivers know of a finished process's records may be forgotten, by an operator's word."""
+    """What receivers know of a finished process's records may be forgotten, by an operator's word.
+
+    ``sequencer``: of its life that was seen to be over, 0 if there was none: another one may not be.
+    """
 
     stream: str
     process: str
+    sequencer: int
 
 
 @dataclass(frozen=True, slots=True)

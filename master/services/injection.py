@@ -9,7 +9,7 @@ import grpc
 from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.core.catalog_keys import batch_key
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.master.injecting import refuse_retired
+from millwheel.master.injecting import not_finished, refuse_retired
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
 from millwheel.master.observer import MOST_ROWS
 from millwheel.master.plans import refuse_unknown_stream
@@ -176,14 +176,10 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         known = (await self._shell.term()).catalog
         record = known.injectors.get((request.stream, request.process))
         if record is not None and not record.finished and not await self._is_over(known, request):
-            raise RequestError(
-                FailureCode.FAILED_PRECONDITION,
-                f"injector process {request.process!r} of stream {request.stream!r} has not finished: low watermarks "
-                "wait for it",
-                f"finish it first: `millwheel injector finish {request.stream} {request.process}`",
-                reason="INJECTOR_NOT_FINISHED",
-            )
-        await self._shell.ask(RetireInjector(request.stream, request.process))
+            raise not_finished(request.stream, request.process)
+        # Between the look and the deed it may have begun, or begun anew.
+        seen = 0 if record is None else record.sequencer
+        await self._shell.ask(RetireInjector(request.stream, request.process, seen))
         return injection.RetireInjectorResponse()
 
     async def _is_over(self, known: Catalog, request: injection.RetireInjectorRequest) -> bool:

@@ -87,17 +87,31 @@ def test_batch_cursors_never_go_back_and_outlive_topologies() -> None:
 def test_g13_a_retired_process_is_told_to_receivers_and_its_name_stays_taken() -> None:
     world, master = master_with()
     with pytest.raises(RequestError, match="has no injector process 'p'"):
-        master.call(RetireInjector("queries", "p"))
+        master.call(RetireInjector("queries", "p", 0))
     sequencer = master.call(OpenInjector("queries", "p")).sequencer
     master.call(OpenInjector("queries", "q"))
     master.call(FinishInjector("queries", "p", sequencer))
     for _ in range(2):
-        assert master.call(RetireInjector("queries", "p")).retired
+        assert master.call(RetireInjector("queries", "p", sequencer)).retired
     assert world.catalog().retired_injectors() == {"queries": frozenset({"injector/queries/p"})}
     with pytest.raises(RequestError, match="has finished, and that is final"):
         master.call(OpenInjector("queries", "p"))
     master.call(CancelTopology("zeitgeist"))
     assert world.catalog().retired_injectors() == {}
+
+
+def test_g7_a_process_that_began_while_it_was_looked_at_is_not_retired_5_2() -> None:
+    """Nobody knew it, or only its life before, when the authority was asked: it would be waited for for ever."""
+    world, master = master_with()
+    seen = 0
+    for _ in range(2):
+        sequencer = master.call(OpenInjector("queries", "p")).sequencer
+        with pytest.raises(RequestError, match="has not finished") as caught:
+            master.call(RetireInjector("queries", "p", seen))
+        assert caught.value.reason == "INJECTOR_NOT_FINISHED"
+        seen = sequencer
+    assert world.catalog().retired_injectors() == {}
+    assert master.call(RetireInjector("queries", "p", seen)).retired, "it was none of those expected"
 
 
 def test_g13_a_retired_query_takes_no_batches_and_is_forgotten_in_a_day() -> None:
