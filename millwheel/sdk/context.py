@@ -28,7 +28,7 @@ UNSET: Any = object()
 
 
 _PRODUCTION_BYTES: Final = 64
-"""Counted for each production beside its value and its keys, the producing one among them."""
+"""Counted for each production beside its value, and stream, consumers and keys, the producing one among them."""
 
 _TIMER_BYTES: Final = 96
 """Counted for each timer that is set, beside its key and tag."""
@@ -212,8 +212,9 @@ class Context(Generic[State]):
         self._add(Production(stream, encoded, at, binding.route(value), self._origin))
 
     def _add(self, production: Production) -> None:
-        keys = len(self._key) + sum([len(key) for _, key in production.targets])
-        self._made(len(production.value) + keys + _PRODUCTION_BYTES)
+        names = len(production.stream) + len(self._key)
+        to = sum([len(consumer) + len(key) for consumer, key in production.targets])
+        self._made(len(production.value) + names + to + _PRODUCTION_BYTES)
         if self._productions is None:
             self._productions = []
         self._productions.append(production)

@@ -9,7 +9,7 @@ import pytest
 import millwheel as mw
 from millwheel.core.limits import MAX_ENTRY_BYTES, MAX_VALUE_BYTES
 from millwheel.core.time import Timestamp
-from millwheel.sdk.context import TimerSetting
+from millwheel.sdk.context import OutputBinding, TimerSetting
 from millwheel.worker.interval import Settings
 from millwheel.worker.interval.intake import Intake
 from millwheel.worker.interval.timers import TimerTable
@@ -88,6 +88,17 @@ def test_g13_no_entry_is_larger_than_the_store_takes_where_keys_and_tags_are_lon
     assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
     assert solo.state.counts.records == len(keys)
     assert solo.state.timer_count == 0
+
+
+def test_g13_names_count_in_what_a_commit_may_come_to() -> None:
+    """A production stands in the entry with its stream and all of its consumers: small ones are mostly names."""
+    solo = Solo(Repeats(), settings=Settings(batch_bytes=30_000))
+    targets = tuple((f"{name * 63}.12345", b"") for name in "abc")
+    outputs: Any = solo.state.scope.outputs
+    outputs["out"] = OutputBinding(outputs["out"].encode, lambda value: targets)
+    solo.deliver(*((key, "produce 20", 1) for key in "abcdefghijklmnopqrst"))
+    assert solo.commit_all() > 1
+    assert max(map(len, solo.entries)) <= 30_000 + 20 * 300
 
 
 class Refusing(mw.Computation[tuple[str, str], None]):
