@@ -337,6 +337,13 @@ _KINDS: Final[dict[str, Any]] = {
 }
 
 
+def _policy(node: dict[str, Any]) -> mw.FailurePolicy:
+    """What becomes of records on which a hook fails."""
+    if "letters" in node:
+        return mw.dead_letter(after=node["letters"])
+    return mw.stop(after=node["stops"]) if "stops" in node else mw.retry()
+
+
 def assemble(text: str) -> mw.Topology:
     """The topology that a plan describes; see :mod:`simulation.plan`."""
     plan = json.loads(text)
@@ -360,7 +367,7 @@ def assemble(text: str) -> mw.Topology:
             strong=node["strong"],
             exactly_once=node["exactly_once"],
             straggler_delay=mw.Duration(node.get("straggler", 1_000_000)),
-            on_failure=mw.dead_letter(after=node["letters"]) if "letters" in node else mw.retry(),
+            on_failure=_policy(node),
             late={"": mw.Late.PROCESS, "drop": mw.Late.DROP, "divert": mw.divert(belated)}[node["late"]],
         )
     return topology

@@ -23,7 +23,7 @@ from simulation.world import Main, World
 _BATCH: Final = 4
 """Records in a batch."""
 
-__all__ = ["ADDRESS", "Progress", "operator", "reader", "settled", "subscriber"]
+__all__ = ["ADDRESS", "Progress", "operator", "query_of", "reader", "settled", "subscriber"]
 
 ADDRESS: Final = ",".join(f"{name}:1" for name in MASTERS)
 """The masters' addresses, as clients are given them."""
@@ -129,9 +129,14 @@ async def _inject(world: World, progress: Progress, which: Reader, injector: Inj
     progress.read[name] = len(which.inputs)
 
 
+def query_of(which: Reader) -> str:
+    """The query whose batches a process sends."""
+    return f"{which.stream}-{which.process}"
+
+
 async def _inject_batches(world: World, progress: Progress, which: Reader, injector: Injector) -> None:
     """As Spark does: a batch is committed when all of it is ACKed. Now and then an old one comes again, disordered."""
-    query, pace = f"{which.stream}-{which.process}", world.plan.span / len(which.inputs)
+    query, pace = query_of(which), world.plan.span / len(which.inputs)
     batches = [which.inputs[start : start + _BATCH] for start in range(0, len(which.inputs), _BATCH)]
     async with ControlClient(ADDRESS, patience=20.0) as client:
         for batch in range(await client.batch_cursor(query) + 1, len(batches)):

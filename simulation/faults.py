@@ -22,6 +22,10 @@ class Faults:
     def __init__(self, world: World) -> None:
         self._world = world
         self._chance = Random(f"faults {world.plan.seed}")
+        self.ends_at = 0.0
+        """When all of them are over."""
+        self.turned = 0.0
+        """By how many seconds wall clocks were turned, all together."""
         self._kinds: list[Callable[[], None]] = [
             self._crash,
             self._crash,
@@ -50,7 +54,8 @@ class Faults:
         kinds = chance.sample(self._kinds, chance.randint(1, len(self._kinds)))
         for _ in range(chance.choice((0, 2, 4, 8, 16))):
             world.later(chance.uniform(0.0, world.plan.span * 1.2), chance.choice(kinds))
-        world.later(world.plan.span * 1.2 + chance.uniform(0.5, 15.0), self.end)
+        self.ends_at = world.plan.span * 1.2 + chance.uniform(0.5, 15.0)
+        world.later(self.ends_at, self.end)
 
         if world.plan.zombies:
             apart = Random(f"zombies {world.plan.seed}")
@@ -275,3 +280,4 @@ class Faults:
         step = self._chance.choice((-30.0, -0.5, 0.5, 30.0, 10.0 if waits else 3600.0))
         self._world.history.note(f"the clock of {name} jumps by {step} s")
         self._world.processes[name].clock.offset += step
+        self.turned += abs(step)

@@ -86,6 +86,10 @@ class Plan:
     """How many workers are cut off from everybody for longer than their leases."""
     balanced: float = 0.0
     """Seconds of work that each event costs an interval, where masters balance by themselves; 0: they do not."""
+    retired: bool = False
+    """Whether somebody has processes that have finished, and their queries, forgotten."""
+    tended: bool = False
+    """Whether somebody has what its failure policy has stopped go on."""
     guests: bool = False
     """Whether somebody else reads the sinks, too, and has cursors forgotten."""
     probed: bool = False

@@ -1,4 +1,5 @@
-"""An operator who moves, splits and merges intervals, and pauses and resumes the topology, while the rest goes on."""
+"""An operator who moves, splits and merges intervals, and pauses and resumes the topology, while the rest goes on; and
+who has what has stopped go on."""
 
 from __future__ import annotations
 
@@ -10,14 +11,15 @@ from millwheel.core.interval_table import interval_from_proto
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import interval_pb2
+from millwheel.worker.interval import IntervalCore
 from simulation.blocks import assemble
-from simulation.clients import ADDRESS, Progress, subscriber
+from simulation.clients import ADDRESS, Progress, settled, subscriber
 from simulation.cluster import WORKERS as WORKER_NAMES
 from simulation.plan import package_of
 from simulation.process import Process
 from simulation.world import Main, World
 
-__all__ = ["merger", "reshaper", "updater"]
+__all__ = ["merger", "reshaper", "tender", "updater"]
 
 
 def reshaper(progress: Progress) -> Main:
@@ -74,6 +76,40 @@ def merger(progress: Progress) -> Main:
                     world.history.note(f"merge: not done: {error}")
 
     return main
+
+
+def tender(progress: Progress) -> Main:
+    """Has what its failure policy has stopped go on, as long as anything is to come: elsewhere, or in a new version."""
+
+    async def main(world: World, process: Process) -> None:
+        await progress.submitted.wait()
+        chance = Random(f"tending {world.plan.seed} {process.life}")
+        async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
+            while not all(settled(world, progress, sink) for sink in world.plan.sinks):
+                await asyncio.sleep(chance.uniform(0.2, 1.0))
+                for name, journal in _stopped(world):
+                    try:
+                        world.history.note(f"{journal} goes on: {await _go_on(world, progress, client, name, journal)}")
+                    except (RequestError, TimeoutError) as error:
+                        world.history.note(f"{journal} does not go on: {error}")
+
+    return main
+
+
+def _stopped(world: World) -> list[tuple[str, str]]:
+    """The intervals that stand still, each with its worker, as their metrics tell."""
+    alive = [(name, one) for name, one in world.workers.items() if world.processes[name].alive]
+    cores = [(name, journal, hosted.built.core) for name, one in alive for journal, hosted in one.hosted.items()]
+    return [(name, journal) for name, journal, core in cores if isinstance(core, IntervalCore) and core.stopped]
+
+
+async def _go_on(world: World, progress: Progress, client: ControlClient, name: str, journal: str) -> str:
+    if world.chance.random() < 0.2:
+        return await _update(world, progress, client)
+    others = [other for other in WORKER_NAMES if other != name]
+    moved = interval_pb2.IntervalName(journal=journal)
+    record = await client.move_interval(moved, f"{world.chance.choice(others)}.0")
+    return f"at {record.owner.worker_id}"
 
 
 async def _merge(client: ControlClient, chance: Random) -> str:

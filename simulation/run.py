@@ -25,9 +25,9 @@ from simulation.leftovers import check_leftovers
 from simulation.loop import SimulatedLoop, StuckError
 from simulation.owners import OwnerChecks
 from simulation.plan import LETTERS, plan_for
-from simulation.reshaping import merger, reshaper, updater
+from simulation.reshaping import merger, reshaper, tender, updater
 from simulation.soft import check_soft_state
-from simulation.visitors import guest, prober
+from simulation.visitors import guest, prober, retirer
 from simulation.world import World
 
 __all__ = ["Verdict", "run_seed", "simulated"]
@@ -36,8 +36,11 @@ _KEPT: Final[list[World]] = []
 
 _AFTER: Final = 20.0
 """Virtual seconds after a topology has ended by an operator's word for which its sinks are read."""
-LIMIT: Final = 300.0
-"""Virtual seconds after which a run that has not ended never will."""
+_GRACE: Final = 45.0
+"""Virtual seconds after the end of all faults by which everything has come out. The longest that is explained: a
+connection that answers no more is given up after 30."""
+_CALM: Final = 15.0
+"""Virtual seconds that the last fault may be behind the input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +113,12 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
     _visit(world, progress)
     if world.plan.ending:
         world.start("ender", ender(progress))
-    Faults(world).arrange()
+    faults = Faults(world)
+    faults.arrange()
     for share in (0.4, 0.8):
         world.later(world.plan.span * share, _look, world)
     while _unfinished(world, progress):
-        if world.loop.time() > LIMIT:
+        if world.loop.time() > _limit(world, faults):
             world.violated(f"it does not end: {_unfinished(world, progress)} (G8)")
             return
         await asyncio.sleep(0.25)
@@ -124,6 +128,15 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
         check_leftovers(world)
 
 
+def _limit(world: World, faults: Faults) -> float:
+    """When a run that has not ended takes longer than anybody can explain."""
+    limit, plan = faults.ends_at + _GRACE, world.plan
+    if plan.wide or plan.ending:
+        limit += _CALM + _AFTER
+    # What waits for a wall time may have been told it by a clock that was ahead.
+    return limit + (faults.turned if any(node["kind"] == "delay" for node in plan.nodes) else 0.0)
+
+
 def _visit(world: World, progress: Progress) -> None:
     """Those come whom not every plan has."""
     plan = world.plan
@@ -131,6 +144,10 @@ def _visit(world: World, progress: Progress) -> None:
         world.start("updater", updater(progress))
     if plan.merges:
         world.start("merger", merger(progress))
+    if plan.tended:
+        world.start("tender", tender(progress))
+    if plan.retired:
+        world.start("retirer", retirer(progress))
     if plan.probed:
         world.start("prober", prober(progress))
     for sink in plan.sinks if plan.guests else ():
@@ -149,7 +166,7 @@ def _unfinished(world: World, progress: Progress) -> str:
             return f"the {world.plan.ending}"
         return "what is on its way" if world.loop.time() < progress.over + _AFTER else ""
     if world.plan.wide:
-        calm = max(progress.news, world.plan.span * 1.2 + 15.0) + _AFTER
+        calm = max(progress.news, world.plan.span * 1.2 + _CALM) + _AFTER
         return "" if len(progress.finished) == len(world.plan.readers) and world.loop.time() > calm else "silence"
     waits = [f"{one.stream}/{one.process} to finish" for one in world.plan.readers]
     done = {f"{stream}/{process} to finish" for stream, process in progress.finished}

@@ -86,6 +86,20 @@ def _balanced(plan: Plan, chance: Random) -> None:
     plan.intervals = max(plan.intervals, chance.choice((1, 2, 3)))
 
 
+def _retired(plan: Plan, chance: Random) -> None:
+    """What is known of injector processes that have finished is forgotten, while the rest goes on."""
+    plan.retired = True
+
+
+def _stops(plan: Plan, chance: Random) -> None:
+    """A computation stands still when records fail again and again, until an operator has it go on elsewhere."""
+    nodes = [node for node in plan.nodes if node["kind"] in ("count", "slow", "flaky") and "letters" not in node]
+    nodes = [node for node in nodes if node["name"] != plan.renewed]
+    if nodes:
+        chance.choice(nodes).update(kind="flaky", stops=chance.choice((1, 2)))
+        plan.tended = True
+
+
 def _guests(plan: Plan, chance: Random) -> None:
     """Somebody else reads the sinks, too."""
     plan.guests = True
@@ -231,6 +245,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("one way", _one_way, 0.3),
     ("islands", _islands, 0.2),
     ("balanced", _balanced, 0.2),
+    ("retired", _retired, 0.3),
     ("guests", _guests, 0.15),
     ("probed", _probed, 0.15),
     ("late readers", _late_readers, 0.2),
@@ -238,5 +253,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("letters", _letters, 0.3),
     ("renewed", _renewed, 0.5),
     ("throttled", _throttled, 0.4),
+    ("stops", _stops, 0.4),
 )
 """Name, change, and in what share of all seeds."""

@@ -1,4 +1,5 @@
-"""Those who come to look: guests who read a sink beside its subscriber, and somebody who asks for percentiles."""
+"""Those who come by: guests who read a sink beside its subscriber, somebody who asks for percentiles, and an operator
+who retires injector processes and queries."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from millwheel.client.subscription import From, Subscription
 from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from simulation.blocks import Item
-from simulation.clients import ADDRESS, Progress, settled
+from simulation.clients import ADDRESS, Progress, query_of, settled
+from simulation.plan import Reader
 from simulation.process import Process
 from simulation.world import Main, World
 
-__all__ = ["guest", "prober"]
+__all__ = ["guest", "prober", "retirer"]
 
 _CURSOR = "guest"
 
@@ -121,3 +123,37 @@ async def _probe(world: World, progress: Progress) -> None:
     if found.value < before and world.plan.ending != "cancel":
         world.violated(f"the percentile of {name} goes from {before} to {found.value} (G7)")
     progress.percentile[incarnation] = found.value
+
+
+def retirer(progress: Progress) -> Main:
+    """Has processes that have finished forgotten, with their queries, soon after; of others that is refused."""
+
+    async def main(world: World, process: Process) -> None:
+        await progress.submitted.wait()
+        chance = Random(f"retirer {world.plan.seed} {process.life}")
+        waiting = list(world.plan.readers)
+        while waiting and progress.over is None:
+            which = chance.choice(waiting)
+            try:
+                if await _retired(world, progress, which):
+                    waiting.remove(which)
+            except (RequestError, TimeoutError) as error:
+                world.history.note(f"{which.stream}/{which.process} is not retired: {error}")
+            await asyncio.sleep(chance.uniform(0.0, 1.0))
+
+    return main
+
+
+async def _retired(world: World, progress: Progress, which: Reader) -> bool:
+    """Retire a process, and the query that it has; whether both are."""
+    name = which.stream, which.process
+    async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
+        done = progress.read.get(name, 0) == len(which.inputs)
+        await client.retire_injector(*name)
+        if not done and progress.read.get(name, 0) < len(which.inputs):
+            world.violated(f"{which.stream}/{which.process} is retired, and it has not finished (G7)")
+        world.history.note(f"{which.stream}/{which.process} is retired")
+        if which.batched:
+            await client.retire_query(query_of(which))
+            world.history.note(f"query {query_of(which)} is retired")
+    return True

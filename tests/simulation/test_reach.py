@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from simulation.forking import run_apart
 from simulation.replaying import run_module
+from simulation.world import World
+
+HELD_UP = [f"of what was asked of the {where} meanwhile" for where in ("store", "coordinator")]
+BALANCED = [f"done for the load's sake: {what} of" for what in ("move", "split", "merge")]
+LEFT = [" goes on: at w", " goes on: version", "s0/r0 is retired", "query s0-r"]
 
 
 @pytest.mark.parametrize(
     ("seed", "told"),
     [
-        pytest.param(
-            49, [f"done for the load's sake: {what} of" for what in ("move", "split", "merge")], id="balancing"
-        ),
+        pytest.param(34, [*HELD_UP, "only the other way"], id="partitions"),
+        pytest.param(49, BALANCED, id="balancing"),
+        pytest.param(42, LEFT, id="operators"),
     ],
 )
 def test_a_seed_reaches(seed: int, told: list[str]) -> None:
@@ -20,3 +28,14 @@ def test_a_seed_reaches(seed: int, told: list[str]) -> None:
     done = run_module("simulation", "--seeds", "1", "--seed", str(seed), "--history")
     assert done.returncode == 0, done.stdout[-20_000:]
     assert [one for one in told if one not in done.stdout] == []
+
+
+def test_what_stands_still_for_ever_is_missed_soon_after_the_faults(tmp_path: Path) -> None:
+    """A computation stops by its failure policy, and nobody has it go on."""
+
+    def untended(world: World) -> None:
+        world.plan.tended = False
+
+    verdict = run_apart(65, tmp_path, untended)
+    assert verdict.violations[0].startswith("it does not end"), verdict.violations
+    assert verdict.seconds < 90.0
