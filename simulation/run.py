@@ -125,7 +125,7 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
     world.history.note("everything has come out")
     check_soft_state(world)
     if not world.plan.ending:
-        check_leftovers(world)
+        await check_leftovers(world)
 
 
 def _limit(world: World, faults: Faults) -> float:
