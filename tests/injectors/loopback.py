@@ -30,7 +30,11 @@ from tests.injectors.receivers import NOT_OWNER, Answer, Consumer
 __all__ = ["Authority", "Cluster", "Worker", "cluster"]
 
 
-def _as_send(request: delivery_pb2.DeliverRequest, address: str) -> Send:
+_Answers = asyncio.Queue[delivery_pb2.DeliverResponse]
+"""What goes back by one stream."""
+
+
+def _as_send(request: delivery_pb2.DeliverRequest, address: str, token: int) -> Send:
     kind = request.WhichOneof("ids")
     ids: list[Any]
     if kind == "positions":
@@ -41,7 +45,7 @@ def _as_send(request: delivery_pb2.DeliverRequest, address: str) -> Send:
         scope, ids = IdScope(IdKind.OPAQUE), [blob[at : at + 16] for at in range(0, len(blob), 16)]
     return Send(
         address,
-        request.token,
+        token,
         request.consumer,
         request.journal,
         scope,
@@ -101,7 +105,8 @@ class Worker(DeliveryServiceServicer):
         self.batches: list[tuple[int, float]] = []
         """Size and time of each batch."""
         self._server: grpc.aio.Server | None = None
-        self._answers: set[asyncio.Queue[delivery_pb2.DeliverResponse]] = set()
+        self._askers: dict[int, tuple[_Answers, int]] = {}
+        """By a delivery's number here: the stream that it came by, and its token there; each sender has its own."""
         self._committer: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -129,26 +134,25 @@ class Worker(DeliveryServiceServicer):
         self, request_iterator: AsyncIterator[delivery_pb2.DeliverRequest], context: Any
     ) -> AsyncIterator[delivery_pb2.DeliverResponse]:
         """As a worker does."""
-        answers: asyncio.Queue[delivery_pb2.DeliverResponse] = asyncio.Queue()
-        self._answers.add(answers)
+        answers: _Answers = asyncio.Queue()
         reader = asyncio.create_task(self._read(request_iterator, answers))
         try:
             while True:
                 yield await answers.get()
         finally:
             reader.cancel()
-            self._answers.discard(answers)
 
-    async def _read(self, requests: AsyncIterator[delivery_pb2.DeliverRequest], answers: asyncio.Queue[Any]) -> None:
+    async def _read(self, requests: AsyncIterator[delivery_pb2.DeliverRequest], answers: _Answers) -> None:
         async for request in requests:
             self.batches.append((len(request.keys), asyncio.get_running_loop().time()))
-            for token, outcome, indexes in self._take(request):
-                answers.put_nowait(delivery_pb2.DeliverResponse(token=token, outcome=outcome, indexes=indexes))
+            number = len(self._askers)
+            self._askers[number] = answers, request.token
+            self._tell(self._take(request, number))
 
-    def _take(self, request: delivery_pb2.DeliverRequest) -> list[Answer]:
+    def _take(self, request: delivery_pb2.DeliverRequest, number: int) -> list[Answer]:
         consumer = self.consumers[request.consumer]
         if consumer.owners.get(request.journal) != self.address:
-            return [(request.token, NOT_OWNER, [])]
+            return [(number, NOT_OWNER, [])]
         refuse = 0 if self.calm else self.chance.choice([0, 0, 0, 3, 1_000])
         sender = Sender(
             request.sender.origin,
@@ -157,7 +161,7 @@ class Worker(DeliveryServiceServicer):
             request.sender.computation,
             request.sender.watermark_us,
         )
-        return consumer.receivers[request.journal].deliver(_as_send(request, self.address), sender, refuse)
+        return consumer.receivers[request.journal].deliver(_as_send(request, self.address, number), sender, refuse)
 
     async def _commit_for_ever(self) -> None:
         while True:
@@ -165,13 +169,14 @@ class Worker(DeliveryServiceServicer):
             for consumer in self.consumers.values():
                 for journal, receiver in list(consumer.receivers.items()):
                     if consumer.owners[journal] == self.address and not consumer.hold:
-                        self._tell(receiver.commit(1_000_000 if self.calm else self.chance.randint(1, 400)))
+                        most = 1_000_000 if self.calm else self.chance.randint(1, 400)
+                        self._tell([answer for _, answer in receiver.commit(most)])
 
-    def _tell(self, answers: list[tuple[str, Answer]]) -> None:
-        # To every stream that is open: a token of a stream that broke is nobody's by now.
-        for _, (token, outcome, indexes) in answers:
-            for queue in self._answers:
-                queue.put_nowait(delivery_pb2.DeliverResponse(token=token, outcome=outcome, indexes=indexes))
+    def _tell(self, answers: list[Answer]) -> None:
+        # By the stream that it came by, and no other: if that broke, the answer is nobody's by now.
+        for number, outcome, indexes in answers:
+            stream, token = self._askers[number]
+            stream.put_nowait(delivery_pb2.DeliverResponse(token=token, outcome=outcome, indexes=indexes))
 
 
 class Cluster(RoutingServiceServicer, InjectionServiceServicer):
