@@ -2,7 +2,8 @@
 
 Whatever a block does, the ids of the records that it took leave it exactly once on each of its outputs, sooner or
 later. Each step is numbered by a counter in the key's state, so that the order of a key's steps shows at the sinks,
-whatever crashed in between. What a hook sees that no hook may see is noted in ``SEEN``.
+whatever crashed in between. What a hook sees that no hook may see is noted in ``SEEN``. What is known of the cluster
+that decides on what may be late is in ``DIVIDED``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ import msgspec
 
 import millwheel as mw
 
-__all__ = ["SEEN", "Batch", "Count", "Delay", "Flaky", "Item", "Pass", "Slow", "Window", "assemble", "turns"]
+__all__ = ["DIVIDED", "SEEN", "Batch", "Count", "Delay", "Flaky", "Item", "Pass", "Slow", "Window", "assemble", "turns"]
 
 _ONLY: Final = "only"
 
 SEEN: Final[list[str]] = []
 """What hooks complained of, in the present run."""
+
+DIVIDED: Final[set[str]] = set()
+"""The computations that have been in more than one interval, in the present run."""
 
 
 class Step(msgspec.Struct, array_like=True, frozen=True):
@@ -255,10 +259,11 @@ class Loop(_Block, mw.Computation[Item, int]):
         """Number it, and send it round, or on."""
         before = sum(step.computation == self.name for step in record.value.steps)
         item = numbered(self, ctx, record)
-        if before + 1 < turns(item.ids[0]):
-            back = f"{self.name}-again"
-            # Others between here and there let their watermarks go on meanwhile.
-            item.tainted |= back not in self.feedback
+        back, more = f"{self.name}-again", before + 1 < turns(item.ids[0])
+        if more or before:
+            # Another interval between here and there, or there, lets its watermark go on meanwhile (G7).
+            item.tainted |= back not in self.feedback or self.name in DIVIDED
+        if more:
             ctx.produce(back, item)
         else:
             self.emit(ctx, item)

@@ -18,7 +18,7 @@ from millwheel.core.keys import KeyInterval
 from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append
 from millwheel.worker.interval.entry import decode_entry as decode_interval
-from simulation.blocks import SEEN, Item
+from simulation.blocks import DIVIDED, SEEN, Item
 from simulation.clients import Progress
 from simulation.expected import differences
 from simulation.store import StoreWatch, finished
@@ -134,6 +134,8 @@ class Checks(StoreWatch):
             intervals = [interval_from_proto(one.keys) for one in record.intervals]
             if not _covers(intervals):
                 self._world.violated(f"the intervals of {incarnation} do not cover its keys once: {intervals} (G11)")
+            if len(intervals) > 1:
+                DIVIDED.add(incarnation.rpartition(".")[0])
 
     # At the end.
 

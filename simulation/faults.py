@@ -56,17 +56,14 @@ class Faults:
             world.later(chance.uniform(0.0, world.plan.span * 1.2), chance.choice(kinds))
         self.ends_at = world.plan.span * 1.2 + chance.uniform(0.5, 15.0)
         world.later(self.ends_at, self.end)
-
-        if world.plan.zombies:
-            apart = Random(f"zombies {world.plan.seed}")
-            for _ in range(world.plan.zombies):
-                world.later(apart.uniform(0.0, world.plan.span), self._zombie, apart)
-        apart = Random(f"one way {world.plan.seed}")
-        for _ in range(world.plan.one_way):
-            world.later(apart.uniform(0.0, world.plan.span), self._one_way, apart)
-        apart = Random(f"islands {world.plan.seed}")
-        for _ in range(world.plan.islands):
-            world.later(apart.uniform(0.0, world.plan.span), self._island, apart)
+        for name, count, fault in (
+            ("zombies", world.plan.zombies, self._zombie),
+            ("one way", world.plan.one_way, self._one_way),
+            ("islands", world.plan.islands, self._island),
+        ):
+            apart = Random(f"{name} {world.plan.seed}")
+            for _ in range(count):
+                world.later(apart.uniform(0.0, world.plan.span), fault, apart)
 
     def _zombie(self, chance: Random) -> None:
         """A worker that owns something sleeps past its lease; what it had asked of the store arrives as it wakes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from millwheel.worker.interval import IntervalCore, Phase
+from simulation.owners import serving
 from simulation.world import World
 
 __all__ = ["check_leftovers"]
@@ -32,19 +32,12 @@ async def check_leftovers(world: World) -> None:
 def _on_their_way(world: World) -> dict[tuple[str, int], str]:
     """What owners have that is not ACKed, by journal and sequencer."""
     found = {}
-    for name, worker in world.workers.items():
-        if not world.processes[name].alive:
-            continue
-        for journal, hosted in worker.hosted.items():
-            core, head = hosted.built.core, world.store.inner._head(journal)
-            if isinstance(core, IntervalCore) and core.phase is Phase.SERVING:
-                state = core.state
-                if head is None or head.sequencer != state.config.sequencer:
-                    continue  # it has a successor, and has not heard
-                left = state.intake.records, len(state.outbox), state.dedup.pending_ids
-                if any(left):
-                    told = "{} records, {} shipments and {} ids".format(*left)
-                    found[journal, head.sequencer] = f"{world.processes[name]}, {journal}: {told}"
+    for name, core in serving(world):
+        process, config, state = world.processes[name], core.state.config, core.state
+        left = state.intake.records, len(state.outbox), state.dedup.pending_ids
+        if process.alive and any(left):
+            told = "{} records, {} shipments and {} ids".format(*left)
+            found[config.journal, config.sequencer] = f"{process}, {config.journal}: {told}"
     return found
 
 

@@ -10,7 +10,18 @@ from millwheel.worker.interval.state import INDEX_BITS
 from millwheel.worker.messages import Delivery
 from simulation.world import World
 
-__all__ = ["OwnerChecks"]
+__all__ = ["OwnerChecks", "serving"]
+
+
+def serving(world: World) -> Iterator[tuple[str, IntervalCore]]:
+    """Cores that serve, and that the store has as the newest of their journals, each with its worker's name."""
+    for name, worker in world.workers.items():
+        for hosted in worker.hosted.values():
+            core = hosted.built.core
+            if isinstance(core, IntervalCore) and core.phase is Phase.SERVING:
+                head = world.store.inner._head(core.state.config.journal)
+                if head is not None and head.sequencer == core.state.config.sequencer:
+                    yield name, core
 
 
 class OwnerChecks:
@@ -28,7 +39,7 @@ class OwnerChecks:
     def _heard(self, watermarks: Mapping[str, int]) -> None:
         """A broadcast value is at most what each interval's owner has said, and nobody else's word counts."""
         self._told += 1
-        for core in self._serving():
+        for _, core in serving(self._world):
             state = core.state
             value = watermarks.get(state.config.computation)
             if value is not None and value > state.output:
@@ -41,16 +52,6 @@ class OwnerChecks:
             self._world.violated("no broadcast was heard by anybody who checks them")
         if not self._said:
             self._world.violated("no delivery was seen by anybody who checks them")
-
-    def _serving(self) -> Iterator[IntervalCore]:
-        """Cores that serve, and that the store has as the newest of their journals."""
-        for worker in self._world.workers.values():
-            for hosted in worker.hosted.values():
-                core = hosted.built.core
-                if isinstance(core, IntervalCore) and core.phase is Phase.SERVING:
-                    head = self._world.store.inner._head(core.state.config.journal)
-                    if head is not None and head.sequencer == core.state.config.sequencer:
-                        yield core
 
     def _sent(self, delivery: Delivery) -> None:
         """A strong production that is sent is in the journal whose positions it has."""

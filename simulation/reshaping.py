@@ -4,6 +4,7 @@ who has what has stopped go on."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 from millwheel.client.control import ControlClient
@@ -29,16 +30,13 @@ def reshaper(progress: Progress) -> Main:
         await progress.submitted.wait()
         chance = Random(f"reshaping {world.plan.seed}")
         count = chance.choice((0, 2, 5, 10))
-        until = world.plan.span * 1.2
+
+        def change(client: ControlClient) -> tuple[str, Awaitable[str]]:
+            what = chance.choice(("move", "move", "split", "split", "merge", "pause", "update"))
+            return what, _update(world, progress, client) if what == "update" else _change(client, chance, what)
+
         async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
-            for _ in range(count):
-                await asyncio.sleep(chance.uniform(0.0, 2.0 * until / count))
-                what = chance.choice(("move", "move", "split", "split", "merge", "pause", "update"))
-                try:
-                    change = _update(world, progress, client) if what == "update" else _change(client, chance, what)
-                    world.history.note(f"{what}: {await change}")
-                except (RequestError, TimeoutError) as error:
-                    world.history.note(f"{what}: not done: {error}")
+            await _changes(world, client, chance, count, world.plan.span * 1.2, change)
             await _resumed(world, client)
 
     return main
@@ -49,14 +47,11 @@ def updater(progress: Progress) -> Main:
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
-        chance = Random(f"updating {world.plan.seed}")
+        chance, plan = Random(f"updating {world.plan.seed}"), world.plan
         async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
-            for _ in range(world.plan.versions):
-                await asyncio.sleep(chance.uniform(0.0, 2.0 * world.plan.span / world.plan.versions))
-                try:
-                    world.history.note(f"update: {await _update(world, progress, client)}")
-                except (RequestError, TimeoutError) as error:
-                    world.history.note(f"update: not done: {error}")
+            await _changes(
+                world, client, chance, plan.versions, plan.span, lambda to: ("update", _update(world, progress, to))
+            )
 
     return main
 
@@ -66,16 +61,30 @@ def merger(progress: Progress) -> Main:
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
-        chance = Random(f"merging {world.plan.seed}")
+        chance, plan = Random(f"merging {world.plan.seed}"), world.plan
         async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
-            for _ in range(world.plan.merges):
-                await asyncio.sleep(chance.uniform(0.0, 2.0 * world.plan.span / world.plan.merges))
-                try:
-                    world.history.note(f"merge: {await _merge(client, chance)}")
-                except (RequestError, TimeoutError) as error:
-                    world.history.note(f"merge: not done: {error}")
+            await _changes(world, client, chance, plan.merges, plan.span, lambda to: ("merge", _merge(to, chance)))
 
     return main
+
+
+async def _changes(
+    world: World,
+    client: ControlClient,
+    chance: Random,
+    count: int,
+    span: float,
+    change: Callable[[ControlClient], tuple[str, Awaitable[str]]],
+) -> None:
+    """Make ``count`` changes in about ``span`` seconds, and note what comes of each; ``change`` names one, and makes
+    it."""
+    for _ in range(count):
+        await asyncio.sleep(chance.uniform(0.0, 2.0 * span / count))
+        what, made = change(client)
+        try:
+            world.history.note(f"{what}: {await made}")
+        except (RequestError, TimeoutError) as error:
+            world.history.note(f"{what}: not done: {error}")
 
 
 def tender(progress: Progress) -> Main:
@@ -112,13 +121,18 @@ async def _go_on(world: World, progress: Progress, client: ControlClient, name: 
     return f"at {record.owner.worker_id}"
 
 
+def _drawn(found: Sequence[interval_pb2.IntervalStatus], chance: Random) -> tuple[interval_pb2.IntervalName, str]:
+    """One of the intervals, and a worker that is to have it; empty: whoever the master says."""
+    name = interval_pb2.IntervalName(journal=chance.choice(found).interval.journal)
+    return name, f"{chance.choice(WORKER_NAMES)}.0" if chance.random() < 0.7 else ""
+
+
 async def _merge(client: ControlClient, chance: Random) -> str:
     """Of the intervals that are not the last of their computation's, one with its neighbour."""
     found = [one for one in await client.list_intervals() if one.interval.keys.HasField("end")]
     if not found:
         return "no neighbours"
-    name = interval_pb2.IntervalName(journal=chance.choice(found).interval.journal)
-    worker = f"{chance.choice(WORKER_NAMES)}.0" if chance.random() < 0.7 else ""
+    name, worker = _drawn(found, chance)
     return str(interval_from_proto((await client.merge_intervals(name, worker)).keys))
 
 
@@ -149,8 +163,7 @@ async def _change(client: ControlClient, chance: Random, what: str) -> str:
     found = await client.list_intervals()
     if not found:
         return "no intervals"
-    name = interval_pb2.IntervalName(journal=chance.choice(found).interval.journal)
-    worker = f"{chance.choice(WORKER_NAMES)}.0" if chance.random() < 0.7 else ""
+    name, worker = _drawn(found, chance)
     if what == "move":
         return str(interval_from_proto((await client.move_interval(name, worker)).keys))
     if what == "split":

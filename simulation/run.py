@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 from unittest.mock import patch
 
-from simulation.blocks import SEEN
+from simulation.blocks import DIVIDED, SEEN
 from simulation.calls import channel_of
 from simulation.checks import Checks
 from simulation.clients import Progress, operator, reader, subscriber
@@ -84,6 +84,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
 
 def _run(world: World, arrange: Callable[[World], None] | None) -> None:
     SEEN.clear()
+    DIVIDED.clear()
     asyncio.set_event_loop(world.loop)
     progress = Progress()
     checks = Checks(world, progress)

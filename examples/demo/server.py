@@ -27,7 +27,7 @@ class Server(Protocol):
         """Where a master answers; of several, with commas between."""
 
     def counts(self, computation: str) -> dict[str, int]:
-        """A computation's totals: records, late_records, duplicates, dead_letters."""
+        """A computation's totals: records, and of one process late_records, duplicates, dead_letters."""
 
 
 class DemoServer:

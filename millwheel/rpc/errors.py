@@ -18,7 +18,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.sdk.errors import Problem
 from millwheel.store.contract import CorruptValueError, StoreError
 
-__all__ = ["abort", "answering", "as_request_error", "calling", "from_rpc_error", "to_status"]
+__all__ = ["abort", "answering", "as_request_error", "calling", "from_rpc_error", "heed_cancellation", "to_status"]
 
 _log = logging.getLogger(__name__)
 _DOMAIN: Final = "millwheel.v1"
@@ -165,8 +165,13 @@ async def calling(address: str) -> AsyncIterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            # A call that fails in the moment of its task's cancellation shows the failure alone: the task would go on.
-            raise asyncio.CancelledError from error
+        heed_cancellation()
         raise from_rpc_error(error, address) from error
+
+
+def heed_cancellation() -> None:
+    """Raise the cancellation of this task, if there was one: a call that fails in the same moment shows its failure
+    alone, and the task would go on."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

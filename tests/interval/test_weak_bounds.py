@@ -24,24 +24,13 @@ from millwheel.worker.messages import (
     WriteParts,
 )
 from tests.interval.solo import INJECTOR, Solo
+from tests.interval.test_weak_line import Swelling
 
 
 class Echoing(mw.Computation[tuple[str, str], None]):
     """Produces what it gets."""
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
-        ctx.produce("out", record.value[1])
-
-
-class Swelling(mw.Computation[tuple[str, str], bytes]):
-    """A key's state is as many MiB as it is told."""
-
-    def __init__(self) -> None:
-        self.runs = 0
-
-    def process_record(self, ctx: mw.Context[bytes], record: mw.Record[tuple[str, str]]) -> None:
-        self.runs += 1
-        ctx.state = b"." * (int(record.value[1]) << 20)
         ctx.produce("out", record.value[1])
 
 

@@ -31,7 +31,7 @@ from millwheel.worker.interval.outbox import Shipment
 from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.interval.runner import Batch, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
-from millwheel.worker.interval.state import INDEX_BITS, IntervalState
+from millwheel.worker.interval.state import INDEX_BITS, Counts, IntervalState
 from millwheel.worker.messages import Acknowledge, AppendEntry, Delivery, Instruction, Send
 
 __all__ = ["Commits"]
@@ -153,7 +153,7 @@ class Commits:
         entry = sealed.entry
         assert entry is not None
         ids = sealed.consumed and self.state.program.options.exactly_once
-        return not (ids or entry.states or entry.holds or entry.timers_set or entry.timers_cleared)
+        return not (ids or entry.states or entry.holds or sealed.timers or entry.timers_cleared)
 
     def _let_go(self, batch: Batch) -> None:
         """A batch without work: what it held the watermark for waits, and holds for itself."""
@@ -231,11 +231,7 @@ class Commits:
         for hold in sealed.released:
             state.hold_times.remove(hold)
         if sealed.entry is not None:
-            records, duplicates, late, dead = sealed.entry.counts
-            state.counts.records += records
-            state.counts.duplicates += duplicates
-            state.counts.late += late
-            state.counts.dead_letters += dead
+            state.counts.add(Counts(*sealed.entry.counts))
         self._acknowledge(sealed, out)
         if not self._weak:
             outbox = state.outbox

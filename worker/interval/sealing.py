@@ -133,7 +133,6 @@ class Sealer:
             for name in entry.timers_cleared:
                 sealed.joined.pop(name, None)
             sealed.joined.update((row[:3], row) for row in entry.timers_set)
-            before.timers_set.extend(entry.timers_set)
             before.timers_cleared.extend(entry.timers_cleared)
         sealed.entry = replace(
             before,

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import grpc
 
+from millwheel.rpc.errors import heed_cancellation
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceStub
 from millwheel.worker.messages import Delivery
@@ -69,9 +70,7 @@ class PeerConnection:
             except Exception:
                 log.exception("deliveries to %s failed; connecting again", self.address)
             self._fail_open()
-            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                # A call that fails in the moment of its task's cancellation shows the failure alone.
-                raise asyncio.CancelledError
+            heed_cancellation()
             await asyncio.sleep(self._delay * random.uniform(0.5, 1.5))
             self._delay = min(self._delay * 2, _RECONNECT_LAST)
 

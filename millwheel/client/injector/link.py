@@ -13,6 +13,7 @@ import grpc
 
 from millwheel.client.injector.messages import Send
 from millwheel.rpc.channel import Backoff, open_channel
+from millwheel.rpc.errors import heed_cancellation
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceStub
 
@@ -78,9 +79,7 @@ class Link:
                 log.exception("deliveries to %s", self.address)
                 self._events.broke(self.address, error)
                 return
-            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                # A call that fails in the moment of its task's cancellation shows the failure alone.
-                raise asyncio.CancelledError
+            heed_cancellation()
             failures = 1 if loop.time() - began > _HEALTHY_SECONDS else failures + 1
             log.log(
                 logging.WARNING if failures == 3 else logging.DEBUG, "deliveries to %s: %s; again", self.address, why
