@@ -36,6 +36,8 @@ class Progress:
         self.submitted = asyncio.Event()
         self.read: dict[tuple[str, str], int] = {}
         """By injector process: its records below this number are known to be ACKed."""
+        self.idled: set[tuple[str, str]] = set()
+        """The injector processes that have been idle."""
         self.finished: set[tuple[str, str]] = set()
         self.sunk: dict[str, dict[int, tuple[int, Item]]] = {}
         """By sink: what came at which offset, with its timestamp."""
@@ -111,7 +113,9 @@ async def _inject(world: World, progress: Progress, which: Reader, injector: Inj
     slack = next(source["id_slack"] for source in world.plan.sources if source["name"] == which.stream)
     careful = slack < seconds(3600) and not which.by_position
     for number in range(progress.read.get(name, 0), len(which.inputs)):
-        if number == which.idle_at:
+        # What an earlier life may have sent since it was idle may be repeated, and the watermark must not pass it.
+        if number == which.idle_at and not (careful and name in progress.idled):
+            progress.idled.add(name)
             world.history.note("is idle")
             await injector.idle()
             progress.read[name] = number

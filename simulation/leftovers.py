@@ -12,17 +12,20 @@ __all__ = ["check_leftovers"]
 
 _ENTRY_COST: Final = 256
 """What the authority counts an entry as, in bytes, beside its size."""
-_MOMENT: Final = 2.0
-"""Virtual seconds in which what is on its way arrives, where nothing is wrong any more."""
+_MOMENT: Final = 5.0
+"""Virtual seconds in which what is on its way arrives, where nothing is wrong any more: some tries to connect."""
 _SLACK: Final = 40
 """Entries more than two bases' worth: a base is named by an append, and perhaps nothing is appended any more."""
 
 
-async def check_leftovers(world: World) -> None:
-    """Complain of what nobody needs any more. Bounds that the plan leaves as they are, no run reaches."""
+async def check_leftovers(world: World, sound_at: float) -> None:
+    """Complain of what nobody needs any more. Bounds that the plan leaves as they are, no run reaches.
+
+    ``sound_at``: when the faults end. What has come out may have left somebody behind who is not told yet.
+    """
     before = _on_their_way(world)
     if before:  # whoever has just taken an interval over sends anew what its receivers have
-        await asyncio.sleep(_MOMENT)
+        await asyncio.sleep(max(0.0, sound_at - world.loop.time()) + _MOMENT)
         for place, told in _on_their_way(world).items():
             if place in before:
                 world.violated(f"{told} are left at the end (G13)")

@@ -94,7 +94,8 @@ def tender(progress: Progress) -> Main:
         await progress.submitted.wait()
         chance = Random(f"tending {world.plan.seed} {process.life}")
         async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
-            while not all(settled(world, progress, sink) for sink in world.plan.sinks):
+            # Where no end is told, silence is the end, and whoever has stopped is silent, too.
+            while world.plan.wide or not all(settled(world, progress, sink) for sink in world.plan.sinks):
                 await asyncio.sleep(chance.uniform(0.2, 1.0))
                 for name, journal in _stopped(world):
                     try:
