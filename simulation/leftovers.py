@@ -14,7 +14,7 @@ _ENTRY_COST: Final = 256
 """What the authority counts an entry as, in bytes, beside its size."""
 _MOMENT: Final = 5.0
 """Virtual seconds in which what is on its way arrives, where nothing is wrong any more: some tries to connect."""
-_SLACK: Final = 40
+_SLACK: Final = 60
 """Entries more than two bases' worth: a base is named by an append, and perhaps nothing is appended any more."""
 
 
