@@ -68,6 +68,31 @@ def test_g13_a_straggler_is_stored_once_however_many_consumers_have_not_acked_it
     assert sent == {("a", 6), ("c", 6)} | {(name, 1_000_005) for name in "abc"}
 
 
+def test_g13_acks_of_stored_stragglers_that_came_in_a_crowd_are_journaled_some_at_a_time_6_1_3() -> None:
+    """Whatever was ACKed while an append took its time was in the next entry, however large that became."""
+    solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
+    names = [f"{letter * 250}.1" for letter in "abcd"]
+    with_consumers(solo, *names)
+    for first in range(0, 20_000, 500):
+        solo.deliver(*((f"k{first + number}", "x", 1) for number in range(500)))
+        solo.now += 1_000
+        solo.handle(Tick())
+        solo.commit_all()
+    sent = [send.delivery for send in solo.take(Send)]
+    stored = len(solo.entries)
+    solo.deliver(("k", "x", 1))
+    solo.now += 1_000
+    solo.handle(Tick())
+    for delivery in sent:
+        solo.handle(Acknowledged(delivery.token))
+    solo.commit_all()
+    late = solo.entries[stored:]
+    assert len(late) > 8
+    assert max(map(len, late)) <= MAX_ENTRY_BYTES
+    successor = Solo(Echoing(), strong=False, entries=solo.entries)
+    assert sum(len(one.delivery.keys) for one in successor.take(Send)) == 4
+
+
 def test_g13_full_id_segments_go_to_the_store_though_there_is_always_something_in_line_6_1_1() -> None:
     solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
     solo.state.dedup._segment_ids = 4

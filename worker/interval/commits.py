@@ -38,6 +38,8 @@ __all__ = ["Commits"]
 
 _OLD: Final = 1_000
 """Commits after which a production that is not ACKed counts as stuck."""
+_MOST_ACKS: Final = 10_000
+"""ACKs of stored productions that one entry has: with the longest names some MiB, beside what a batch may come to."""
 
 
 class Commits:
@@ -69,9 +71,8 @@ class Commits:
         that were put off for want of room."""
         self._senders: dict[int, Sealed] = {}
         """The commit in line that waits for the ACK of a shipment, by the shipment's token."""
-        self._acked: list[tuple[str, int, str]] = []
-        """ACKs of stored weak productions that no commit has journaled."""
-        self._acked_holds: list[int] = []
+        self._acked: deque[tuple[list[tuple[str, int, str]], int]] = deque()
+        """ACKs of stored weak productions that no commit has journaled, by answer, each with what it holds."""
         keys = state.config.keys
         self._sender = (state.config.journal, state.config.sequencer, keys, state.config.computation)
 
@@ -174,17 +175,17 @@ class Commits:
             for token in sealed.unacked:
                 del self._senders[token]
             sealed.unacked = set()
+            acked, holds = self._take_acked()
             entry = replace(
                 entry,
                 states=list(dict(entry.states).items()),
                 timers_set=sealed.timers_set,
                 productions=_by_position(rows),
                 ids=self._sealer.take_ids(sealed),
-                acked=[(position, consumer) for sequence, position, consumer in self._acked if not sequence],
-                acked_inherited=[acked for acked in self._acked if acked[0]],
+                acked=[(position, consumer) for sequence, position, consumer in acked if not sequence],
+                acked_inherited=[one for one in acked if one[0]],
             )
-            sealed.released.extend(self._acked_holds)
-            self._acked, self._acked_holds = [], []
+            sealed.released.extend(holds)
             sealed.entry = entry
             kept = entry.productions or entry.acked or entry.acked_inherited
             if self._passes(sealed) and not kept and not self._checkpoints.wants_append:
@@ -200,6 +201,16 @@ class Commits:
         sync = state.program.options.exactly_once or state.program.options.strong
         append = Append(config.sequencer, sealed.commit, floor, parts, blob, sync)
         out.append(AppendEntry(config.journal, append))
+
+    def _take_acked(self) -> tuple[list[tuple[str, int, str]], list[int]]:
+        """The ACKs that an entry has room for, with their holds; the others wait for the next."""
+        rows: list[tuple[str, int, str]] = []
+        holds: list[int] = []
+        while self._acked and (not rows or len(rows) + len(self._acked[0][0]) <= _MOST_ACKS):
+            taken, hold = self._acked.popleft()
+            rows += taken
+            holds.append(hold)
+        return rows, holds
 
     def _outbox_rows(self, token: int) -> list[ProductionRow]:
         shipment = self.state.outbox.get(token)
@@ -294,9 +305,9 @@ class Commits:
         sealed = self._senders.get(token)
         if shipment.opaque and sealed is None:
             name, consumer = shipment.sequence, shipment.consumer
-            self._acked.extend((name, shipment.positions[i], consumer) for i in self._leaving(shipment, remaining))
+            leaving = [(name, shipment.positions[i], consumer) for i in self._leaving(shipment, remaining)]
             state.hold_times.add(shipment.held)
-            self._acked_holds.append(shipment.held)
+            self._acked.append((leaving, shipment.held))
         state.outbox.acknowledged(token, remaining)
         if sealed is not None and state.outbox.get(token) is None:
             self._let_off(token)
