@@ -44,7 +44,8 @@ class ShellSettings:
 
     ``coalesce``: how far apart appends are at least, so that changes that come close together share one. ``rest``:
     how many times as long as an append took nothing is appended after it, but what somebody waits for: where the
-    store is slow, watermarks must not be what keeps it busy.
+    store is slow, watermarks must not be what keeps it busy. ``longest_rest``: but never for longer; an append may have
+    taken as long as the store was away, and watermarks may not stand still for a multiple of that.
     ``idle``: how long a change may wait that nobody waits for. ``verify``: how often a shard without changes
     makes sure that it was not deposed, for else those who listen to it would hear nothing for ever. ``ask``: how
     long members may take to tell what they have at work.
@@ -52,6 +53,7 @@ class ShellSettings:
 
     coalesce: float = 0.002
     rest: float = 0.0
+    longest_rest: float = 1.0
     idle: float = 0.1
     verify: float = 5.0
     ask: float = 1.0
@@ -320,7 +322,7 @@ class AuthorityShell:
         took = clock() - began
         self._metrics.append.observe(took)
         self._not_before = began + self._settings.coalesce
-        self._rest_until = clock() + self._settings.rest * took
+        self._rest_until = clock() + min(self._settings.rest * took, self._settings.longest_rest)
 
     async def _woken(self) -> bool:
         """Wait for a change and, close after an append, for others; False if none came for long."""

@@ -112,7 +112,7 @@ async def test_changes_that_come_close_together_share_an_append_and_a_lone_one_d
 
 async def test_a_slow_store_is_left_alone_by_watermarks_but_not_by_who_waits_for_an_answer_7_2() -> None:
     store = FaultyStore()
-    shell = await opened(store, settings=ShellSettings(coalesce=0.0, rest=1_000.0))
+    shell = await opened(store, settings=ShellSettings(coalesce=0.0, rest=1_000.0, longest_rest=50.0))
     store.gate.clear()
     asyncio.get_running_loop().call_later(0.05, store.gate.set)
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
@@ -126,6 +126,19 @@ async def test_a_slow_store_is_left_alone_by_watermarks_but_not_by_who_waits_for
         await shell.accept("other.2", ALL_KEYS, 2)
         await reaches(updates, 10)
     assert len(store.appends) == 1
+    await shell.close()
+
+
+async def test_g8_watermarks_go_on_soon_after_the_store_was_away_however_long_that_was_7_2() -> None:
+    store = FaultyStore()
+    shell = await opened(store, settings=ShellSettings(coalesce=0.0, rest=1_000.0, longest_rest=0.05))
+    store.gate.clear()
+    asyncio.get_running_loop().call_later(0.05, store.gate.set)
+    await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    updates = shell.watch([COMPUTATION])
+    async with asyncio.timeout(1):
+        await shell.report(said(10))
+        await reaches(updates, 10)
     await shell.close()
 
 
