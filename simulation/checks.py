@@ -163,9 +163,11 @@ class Checks(StoreWatch):
 
     def _check_promises(self, sink: str) -> None:
         """What a subscriber is told of the watermark holds for all that comes after, late records aside."""
-        promised = self._progress.promised.get(sink, [])
-        for offset, (timestamp, item) in self._progress.sunk.get(sink, {}).items():
-            watermark = max((told for first, told in promised if first <= offset), default=timestamp)
+        promised = sorted(self._progress.promised.get(sink, []), reverse=True)
+        watermark = int(MIN_TIMESTAMP)
+        for offset, (timestamp, item) in sorted(self._progress.sunk.get(sink, {}).items()):
+            while promised and promised[-1][0] <= offset:
+                watermark = max(watermark, promised.pop()[1])
             if timestamp < watermark and not item.tainted and sink not in self._aside:
                 self._world.violated(f"stream {sink}, offset {offset}: {timestamp} after watermark {watermark} (G7)")
 

@@ -39,8 +39,6 @@ _AFTER: Final = 20.0
 _GRACE: Final = 45.0
 """Virtual seconds after the end of all faults by which everything has come out. The longest that is explained: a
 connection that answers no more is given up after 30."""
-_COPIES: Final = 120.0
-"""Virtual seconds more, where each of a record's copies may have a computation stop until somebody has it go on."""
 _CALM: Final = 15.0
 """Virtual seconds that the last fault may be behind the input."""
 
@@ -136,8 +134,6 @@ def _limit(world: World, faults: Faults) -> float:
     limit, plan = faults.ends_at + _GRACE, world.plan
     if plan.wide or plan.ending:
         limit += _CALM + _AFTER
-    if plan.wide and plan.tended:
-        limit += _COPIES
     # What waits for a wall time may have been told it by a clock that was ahead.
     return limit + (faults.turned if any(node["kind"] == "delay" for node in plan.nodes) else 0.0)
 

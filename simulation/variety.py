@@ -92,7 +92,12 @@ def _retired(plan: Plan, chance: Random) -> None:
 
 
 def _stops(plan: Plan, chance: Random) -> None:
-    """A computation stands still when records fail again and again, until an operator has it go on elsewhere."""
+    """A computation stands still when records fail again and again, until an operator has it go on elsewhere.
+
+    Not where copies that count again may circle: each time it goes on, what is under way is sent again, and comes round.
+    """
+    if any(node["feedback"] for node in plan.nodes) and not all(node["exactly_once"] for node in plan.nodes):
+        return
     nodes = [node for node in plan.nodes if node["kind"] in ("count", "slow", "flaky") and "letters" not in node]
     nodes = [node for node in nodes if node["name"] != plan.renewed]
     if nodes:
