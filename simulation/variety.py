@@ -80,8 +80,16 @@ def _islands(plan: Plan, chance: Random) -> None:
     plan.islands = chance.randint(1, 2)
 
 
+def _copies_circle(plan: Plan) -> bool:
+    """Whether copies count again and come round: at each new owner there are more of them, and of owners there must not
+    be dozens."""
+    return any(node["feedback"] for node in plan.nodes) and not all(node["exactly_once"] for node in plan.nodes)
+
+
 def _balanced(plan: Plan, chance: Random) -> None:
     """Masters move, split and merge intervals for their load's sake."""
+    if _copies_circle(plan):
+        return
     plan.balanced = chance.choice((0.0005, 0.005, 0.02))
     plan.intervals = max(plan.intervals, chance.choice((1, 2, 3)))
 
@@ -92,11 +100,8 @@ def _retired(plan: Plan, chance: Random) -> None:
 
 
 def _stops(plan: Plan, chance: Random) -> None:
-    """A computation stands still when records fail again and again, until an operator has it go on elsewhere.
-
-    Not where copies that count again may circle: each time it goes on, what is under way is sent again, and comes round.
-    """
-    if any(node["feedback"] for node in plan.nodes) and not all(node["exactly_once"] for node in plan.nodes):
+    """A computation stands still when records fail again and again, until an operator has it go on elsewhere."""
+    if _copies_circle(plan):
         return
     nodes = [node for node in plan.nodes if node["kind"] in ("count", "slow", "flaky") and "letters" not in node]
     nodes = [node for node in nodes if node["name"] != plan.renewed]
