@@ -51,6 +51,8 @@ class Progress:
         """By computation: what was last told of how far most of its work is."""
         self.ended: set[str] = set()
         """The sinks whose end was seen."""
+        self.pauses = 0
+        """Pauses that were asked for, and of which it is not known that they have ended."""
         self.versions = 0
         """How often a new version was asked for."""
         self.added: bool | None = None

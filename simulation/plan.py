@@ -117,9 +117,16 @@ class Plan:
 
     @property
     def wide(self) -> bool:
-        """Whether a cycle leads over several computations: then no watermark waits for what is on its way round, and
-        what comes of it may be behind the end of a stream."""
-        return any(stream not in node["back"] for node in self.nodes for stream in node["feedback"])
+        """Whether a cycle leads over several computations, or may lead over several intervals: then no watermark waits
+        for what is on its way round, and what comes of it may be behind the end of a stream."""
+        cycles = [(node, stream) for node in self.nodes for stream in node["feedback"]]
+        divided = self.intervals > 1 or self.balanced > 0 or self.reshaping()[0] > 0
+        return any(divided or stream not in node["back"] for node, stream in cycles)
+
+    def reshaping(self) -> tuple[int, Random]:
+        """How many changes an operator tries to make, and the chance that decides on them."""
+        chance = Random(f"reshaping {self.seed}")
+        return chance.choice((0, 2, 5, 10)), chance
 
     @property
     def circling(self) -> set[str]:

@@ -28,16 +28,18 @@ def reshaper(progress: Progress) -> Main:
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
-        chance = Random(f"reshaping {world.plan.seed}")
-        count = chance.choice((0, 2, 5, 10))
+        plan = world.plan
+        count, chance = plan.reshaping()
 
         def change(client: ControlClient) -> tuple[str, Awaitable[str]]:
             what = chance.choice(("move", "move", "split", "split", "merge", "pause", "update"))
-            return what, _update(world, progress, client) if what == "update" else _change(client, chance, what)
+            if what == "update":
+                return what, _update(world, progress, client)
+            return what, _change(progress, client, chance, what)
 
         async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
-            await _changes(world, client, chance, count, world.plan.span * 1.2, change)
-            await _resumed(world, client)
+            await _changes(world, client, chance, count, plan.span * 1.2, change)
+            await _resumed(world, progress, client)
 
     return main
 
@@ -155,11 +157,13 @@ async def _update(world: World, progress: Progress, client: ControlClient) -> st
     return f"version {version}{', with what is added' if whole else ''}"
 
 
-async def _change(client: ControlClient, chance: Random, what: str) -> str:
+async def _change(progress: Progress, client: ControlClient, chance: Random, what: str) -> str:
     if what == "pause":
+        progress.pauses += 1
         record = await client.pause("simulated")
         await asyncio.sleep(chance.uniform(0.0, 3.0))
         await client.resume("simulated")
+        progress.pauses -= 1
         return f"version {record.version}"
     found = await client.list_intervals()
     if not found:
@@ -173,14 +177,14 @@ async def _change(client: ControlClient, chance: Random, what: str) -> str:
     return str(interval_from_proto((await client.merge_intervals(name, worker)).keys))
 
 
-async def _resumed(world: World, client: ControlClient) -> None:
-    """A pause of which no outcome was told is ended."""
-    while True:
+async def _resumed(world: World, progress: Progress, client: ControlClient) -> None:
+    """A pause of which no outcome was told is ended, whenever it shows: a master that does not follow the coordinator
+    for a while tells what was before."""
+    while progress.pauses and not all(settled(world, progress, sink) for sink in world.plan.sinks):
         try:
             record = (await client.get_topology("simulated")).topology
-            if record.state != catalog.TOPOLOGY_STATE_PAUSED:
-                return
-            await client.resume("simulated")
+            if record.state == catalog.TOPOLOGY_STATE_PAUSED:
+                await client.resume("simulated")
         except (RequestError, TimeoutError) as error:
             world.history.note(f"not resumed yet: {error}")
         await asyncio.sleep(0.5)
