@@ -7,7 +7,7 @@ from typing import Final
 
 import grpc
 
-from millwheel.core.catalog import Catalog, injector_sender
+from millwheel.core.catalog import Catalog, incarnations_of, injector_sender
 from millwheel.master.messages import IntervalProgress, Progress
 from millwheel.rpc.channel import DEFAULT_DEADLINE, open_channel
 from millwheel.rpc.errors import calling
@@ -43,7 +43,7 @@ class Observer:
         record = known.topologies.get(topology)
         if record is None:
             return Progress(topology)
-        incarnations = [*record.incarnations.values(), *(leaving.incarnation for leaving in record.leaving)]
+        incarnations = [*incarnations_of(record), *(leaving.incarnation for leaving in record.leaving)]
         intervals = [one for name in incarnations for one in _intervals(known, name) if one.HasField("owner")]
         watermarks, seen = await asyncio.gather(
             asyncio.gather(*(self._watermark(known, name) for name in incarnations)),

@@ -12,6 +12,7 @@ from millwheel.core.catalog import (
     Catalog,
     code_of,
     dead_letter_stream,
+    incarnations_of,
     injector_sender,
     outputs_of,
 )
@@ -408,6 +409,6 @@ class Planner:
         record.state_changed_at_us = self._now
         self._draft.put(keys.topology_key(name), record)
         if state not in ACTIVE_STATES:
-            for incarnation in (*record.incarnations.values(), *(one.incarnation for one in record.leaving)):
+            for incarnation in (*incarnations_of(record), *(one.incarnation for one in record.leaving)):
                 release(self._known, incarnation, self._draft)
         return self._draft.plan(lambda: self._known.topologies[name])

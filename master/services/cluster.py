@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.coordination.contract import DamagedValueError
-from millwheel.core.catalog import ACTIVE_STATES, Catalog
+from millwheel.core.catalog import ACTIVE_STATES, Catalog, incarnations_of
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
 from millwheel.master.shell import MasterShell, steady_clock
@@ -121,7 +121,7 @@ def _totals(known: Catalog) -> wire.IntervalTotals:
     incarnations = [log.incarnation for log in known.logs.values()]
     for record in known.topologies.values():
         if record.state in ACTIVE_STATES:
-            incarnations += record.incarnations.values()
+            incarnations += incarnations_of(record)
     totals = wire.IntervalTotals()
     for table in (known.tables[one] for one in incarnations if one in known.tables):
         totals.all += len(table)

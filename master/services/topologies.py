@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 import grpc
 
-from millwheel.core.catalog import LIVE_STATES, Catalog, dead_letter_stream, outputs_of
+from millwheel.core.catalog import LIVE_STATES, Catalog, dead_letter_stream, incarnations_of, outputs_of
 from millwheel.master.messages import (
     CancelTopology,
     DrainTopology,
@@ -164,7 +164,7 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
         logs = [term.catalog.logs[stream] for stream in _streams_of(record) if stream in term.catalog.logs]
         return control.GetTopologyResponse(
             topology=record,
-            interval_maps=_maps(term.catalog, [*record.incarnations.values(), *(log.incarnation for log in logs)]),
+            interval_maps=_maps(term.catalog, [*incarnations_of(record), *(log.incarnation for log in logs)]),
             logs=logs,
             waiting_for=term.core.waiting_for(request.name),
         )

@@ -32,6 +32,7 @@ __all__ = [
     "code_of",
     "dead_letter_stream",
     "dead_letter_writers",
+    "incarnations_of",
     "injector_sender",
     "outputs_of",
     "shard_of",
@@ -518,6 +519,11 @@ class Catalog:
 def code_of(topology: specs.TopologySpec, computation: specs.ComputationSpec) -> specs.CodeReference:
     """The code that a computation runs: its topology's, unless it came by itself."""
     return computation.code if computation.HasField("code") else topology.code
+
+
+def incarnations_of(record: catalog.TopologyRecord) -> list[str]:
+    """Those of a topology's computations, in the order of their names: the map has an order by chance."""
+    return [incarnation for _, incarnation in sorted(record.incarnations.items())]
 
 
 def shard_of(computation: str, shards: int) -> int:

@@ -44,11 +44,11 @@ async def test_keys_by_fields_need_no_code(tmp_path: Path) -> None:
     assert extract({"user": "u"}) == b"u"
 
 
-def packaged(directory: Path, module: str, before: str = "") -> tuple[specs.TopologySpec, bytes]:
+def packaged(directory: Path, module: str, before: str = "", after: str = "") -> tuple[specs.TopologySpec, bytes]:
     """A topology in a file of its own, and its package."""
     directory.mkdir()
     path = directory / f"{module}.py"
-    path.write_text(f"{before}\nimport millwheel as mw\n\ntopology = mw.Topology({module!r})\n")
+    path.write_text(f"{before}\nimport millwheel as mw\n\ntopology = mw.Topology({module!r})\n{after}")
     made = build_package(f"{path}:topology")
     code = specs.CodeReference(digest=made.digest, entry_point=made.entry_point)
     spec = specs.TopologySpec(name=module, code=code, computations=[specs.ComputationSpec(name="c")])
@@ -102,3 +102,34 @@ async def test_g13_nothing_is_kept_of_packages_that_came_and_went(tmp_path: Path
         with pytest.raises(PackageError):
             await programs.load(specs.CodeReference(digest=f"{number:064x}", entry_point="m:t"))
     assert not programs._locks
+
+
+_COUNTING = """
+class Counting(mw.Computation[str, int]):
+    def process_record(self, ctx, record):
+        ctx.state += 1
+
+topology.source("words", str)
+topology.add(Counting, name="c", inputs={"words": mw.key(lambda word: word)})
+"""
+
+
+async def test_what_an_interval_runs_is_made_once_for_a_package_and_goes_with_it(tmp_path: Path) -> None:
+    """To make it took 2 ms for each interval that opened, and most of them run the same."""
+    spec, data = packaged(tmp_path / "once", "once", after=_COUNTING)
+
+    async def fetch(digest: str) -> bytes:
+        return data
+
+    programs = Programs(tmp_path, fetch)
+    consumer = Consumer("c.1", "once", "c", specs.KeySpec(), spec.code, exactly_once=True, feedback=False, log=False)
+    await programs.load(spec.code)
+    before = programs.compile(spec.code, "c")
+    assert programs.compile(spec.code, "c") is before
+    assert programs.extractor(consumer, "words") is programs.extractor(consumer, "words")
+    programs.keep([])
+    assert not programs.has(spec.code)
+    await programs.load(spec.code)
+    assert programs.compile(spec.code, "c") is not before
+    assert programs.extractor(consumer, "words")("x") == b"x"
+    programs.keep([])

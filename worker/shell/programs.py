@@ -66,6 +66,9 @@ class Programs:
         self._directory = directory
         self._fetch = fetch
         self._loaded: dict[Place, Topology] = {}
+        self._compiled: dict[tuple[Place, str], CompiledComputation] = {}
+        self._extractors: dict[tuple[Place, str], dict[str, Callable[[object], bytes]]] = {}
+        """By package and stream, the consumers' by name. Both are made once: intervals open by the hundred."""
         self._failures: dict[Place, str] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By digest; one is there for as long as somebody holds it, or waits for it."""
@@ -130,6 +133,8 @@ class Programs:
         gone = self._loaded.keys() - wanted
         for place in gone:
             del self._loaded[place]
+        self._compiled = {key: one for key, one in self._compiled.items() if key[0] in self._loaded}
+        self._extractors = {key: one for key, one in self._extractors.items() if key[0] in self._loaded}
         busy = {digest for digest, lock in self._locks.items() if lock.locked()}
         for digest in sorted({digest for digest, _ in gone} - {digest for digest, _ in self._loaded} - busy):
             unload_package(digest)
@@ -160,18 +165,24 @@ class Programs:
 
     def compile(self, code: topology.CodeReference, name: str) -> CompiledComputation:
         """What a worker runs of the computation ``name`` of a loaded package."""
-        return compile_computation(self._loaded[code.digest, code.entry_point], name)
+        place = (code.digest, code.entry_point)
+        known = self._compiled.get((place, name))
+        if known is None:
+            known = self._compiled[place, name] = compile_computation(self._loaded[place], name)
+        return known
 
     def extractor(self, consumer: Consumer, stream: str) -> Callable[[object], bytes]:
         """The key extractor of a consumer: its own code's where that is loaded, else by the fields of its spec.
 
         Where only its code could tell the key, and that is not to be had, each call raises KeyExtractionError.
         """
-        loaded = self._loaded.get((consumer.code.digest, consumer.code.entry_point))
-        if loaded is not None:
-            for name, extract in consumers_of(loaded, stream):
-                if name == consumer.computation:
-                    return extract
+        place = (consumer.code.digest, consumer.code.entry_point)
+        if place in self._loaded:
+            known = self._extractors.get((place, stream))
+            if known is None:
+                known = self._extractors[place, stream] = dict(consumers_of(self._loaded[place], stream))
+            if consumer.computation in known:
+                return known[consumer.computation]
         if not consumer.key.fields:
             why = self.failure(consumer.code) or "its code is not loaded here"
             return _unknown(f"the key of stream {stream!r} for computation {consumer.computation!r} is unknown: {why}")
