@@ -100,10 +100,14 @@ def _retired(plan: Plan, chance: Random) -> None:
 
 
 def _stops(plan: Plan, chance: Random) -> None:
-    """A computation stands still when records fail again and again, until an operator has it go on elsewhere."""
+    """A computation stands still when records fail again and again, until an operator has it go on elsewhere.
+
+    Not one for which copies count: of a delivery whose records fail in turn, those before are run at each new owner.
+    """
     if _copies_circle(plan):
         return
     nodes = [node for node in plan.nodes if node["kind"] in ("count", "slow", "flaky") and "letters" not in node]
+    nodes = [node for node in nodes if node["exactly_once"]]
     nodes = [node for node in nodes if node["name"] != plan.renewed]
     if nodes:
         chance.choice(nodes).update(kind="flaky", stops=chance.choice((1, 2)))
