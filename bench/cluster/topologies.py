@@ -48,6 +48,7 @@ class Ping(msgspec.Struct, array_like=True):
 
 
 TOLD: Final = 50
+"""Pings in one record of the probe's."""
 
 
 class Seen(msgspec.Struct, array_like=True):

@@ -110,12 +110,18 @@ async def test_changes_that_come_close_together_share_an_append_and_a_lone_one_d
     await shell.close()
 
 
-async def test_a_slow_store_is_left_alone_by_watermarks_but_not_by_who_waits_for_an_answer_7_2() -> None:
+async def after_a_slow_append(longest_rest: float) -> tuple[FaultyStore, AuthorityShell]:
+    """A shard that has just waited 50 ms for its store, and rests for 1,000 times as long if it may."""
     store = FaultyStore()
-    shell = await opened(store, settings=ShellSettings(coalesce=0.0, rest=1_000.0, longest_rest=50.0))
+    shell = await opened(store, settings=ShellSettings(coalesce=0.0, rest=1_000.0, longest_rest=longest_rest))
     store.gate.clear()
     asyncio.get_running_loop().call_later(0.05, store.gate.set)
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    return store, shell
+
+
+async def test_a_slow_store_is_left_alone_by_watermarks_but_not_by_who_waits_for_an_answer_7_2() -> None:
+    store, shell = await after_a_slow_append(longest_rest=50.0)
     # The shard rests for 50 s now.
     store.appends.clear()
     await shell.report(said(10))
@@ -130,11 +136,7 @@ async def test_a_slow_store_is_left_alone_by_watermarks_but_not_by_who_waits_for
 
 
 async def test_g8_watermarks_go_on_soon_after_the_store_was_away_however_long_that_was_7_2() -> None:
-    store = FaultyStore()
-    shell = await opened(store, settings=ShellSettings(coalesce=0.0, rest=1_000.0, longest_rest=0.05))
-    store.gate.clear()
-    asyncio.get_running_loop().call_later(0.05, store.gate.set)
-    await shell.accept(COMPUTATION, ALL_KEYS, 1)
+    _, shell = await after_a_slow_append(longest_rest=0.05)
     updates = shell.watch([COMPUTATION])
     async with asyncio.timeout(1):
         await shell.report(said(10))

@@ -59,16 +59,34 @@ async def beside(call: Callable[[], Loaded]) -> Loaded:
     return await done
 
 
+class _Loaded:
+    """A package's topology, and what is made of it: once, as intervals open by the hundred."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._compiled: dict[str, CompiledComputation] = {}
+        self._extractors: dict[str, dict[str, Callable[[object], bytes]]] = {}
+
+    def compile(self, name: str) -> CompiledComputation:
+        """What a worker runs of the computation ``name``."""
+        if name not in self._compiled:
+            self._compiled[name] = compile_computation(self.topology, name)
+        return self._compiled[name]
+
+    def extractors(self, stream: str) -> dict[str, Callable[[object], bytes]]:
+        """The key extractors of the stream's consumers, by name."""
+        if stream not in self._extractors:
+            self._extractors[stream] = dict(consumers_of(self.topology, stream))
+        return self._extractors[stream]
+
+
 class Programs:
     """The code packages that this process has loaded."""
 
     def __init__(self, directory: Path, fetch: Callable[[str], Awaitable[bytes]]) -> None:
         self._directory = directory
         self._fetch = fetch
-        self._loaded: dict[Place, Topology] = {}
-        self._compiled: dict[tuple[Place, str], CompiledComputation] = {}
-        self._extractors: dict[tuple[Place, str], dict[str, Callable[[object], bytes]]] = {}
-        """By package and stream, the consumers' by name. Both are made once: intervals open by the hundred."""
+        self._loaded: dict[Place, _Loaded] = {}
         self._failures: dict[Place, str] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By digest; one is there for as long as somebody holds it, or waits for it."""
@@ -133,8 +151,6 @@ class Programs:
         gone = self._loaded.keys() - wanted
         for place in gone:
             del self._loaded[place]
-        self._compiled = {key: one for key, one in self._compiled.items() if key[0] in self._loaded}
-        self._extractors = {key: one for key, one in self._extractors.items() if key[0] in self._loaded}
         busy = {digest for digest, lock in self._locks.items() if lock.locked()}
         for digest in sorted({digest for digest, _ in gone} - {digest for digest, _ in self._loaded} - busy):
             unload_package(digest)
@@ -154,10 +170,10 @@ class Programs:
         async with self._locks.setdefault(code.digest, asyncio.Lock()):
             if place not in self._loaded:
                 package = await self._fetch(code.digest)
-                self._loaded[place] = await beside(
-                    partial(load_topology, code.digest, package, code.entry_point, self._directory)
+                self._loaded[place] = _Loaded(
+                    await beside(partial(load_topology, code.digest, package, code.entry_point, self._directory))
                 )
-        return self._loaded[place]
+        return self._loaded[place].topology
 
     def has(self, code: topology.CodeReference) -> bool:
         """Whether the package is loaded."""
@@ -165,24 +181,17 @@ class Programs:
 
     def compile(self, code: topology.CodeReference, name: str) -> CompiledComputation:
         """What a worker runs of the computation ``name`` of a loaded package."""
-        place = (code.digest, code.entry_point)
-        known = self._compiled.get((place, name))
-        if known is None:
-            known = self._compiled[place, name] = compile_computation(self._loaded[place], name)
-        return known
+        return self._loaded[code.digest, code.entry_point].compile(name)
 
     def extractor(self, consumer: Consumer, stream: str) -> Callable[[object], bytes]:
         """The key extractor of a consumer: its own code's where that is loaded, else by the fields of its spec.
 
         Where only its code could tell the key, and that is not to be had, each call raises KeyExtractionError.
         """
-        place = (consumer.code.digest, consumer.code.entry_point)
-        if place in self._loaded:
-            known = self._extractors.get((place, stream))
-            if known is None:
-                known = self._extractors[place, stream] = dict(consumers_of(self._loaded[place], stream))
-            if consumer.computation in known:
-                return known[consumer.computation]
+        loaded = self._loaded.get((consumer.code.digest, consumer.code.entry_point))
+        known = None if loaded is None else loaded.extractors(stream).get(consumer.computation)
+        if known is not None:
+            return known
         if not consumer.key.fields:
             why = self.failure(consumer.code) or "its code is not loaded here"
             return _unknown(f"the key of stream {stream!r} for computation {consumer.computation!r} is unknown: {why}")
