@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from simulation.replaying import with_fixed_hashes
@@ -28,8 +28,12 @@ def main() -> int:
     began, ran, failed = time.monotonic(), set[int](), list[int]()
     seeds = range(options.seed, options.seed + options.seeds)
     # Ctrl-C ends a long run: what it has counted, and where to go on, is told all the same.
-    with tempfile.TemporaryDirectory(prefix="millwheel-simulation-") as directory, suppress(KeyboardInterrupt):
-        for verdict in run_many(seeds, Path(directory), options.processes):
+    with (
+        tempfile.TemporaryDirectory(prefix="millwheel-simulation-") as directory,
+        closing(run_many(seeds, Path(directory), options.processes)) as verdicts,  # none writes into it any more
+        suppress(KeyboardInterrupt),
+    ):
+        for verdict in verdicts:
             ran.add(verdict.seed)
             if options.digests:
                 print(verdict.seed, verdict.digest, flush=True)

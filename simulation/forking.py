@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import selectors
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -28,35 +29,45 @@ def run_apart(seed: int, directory: Path, arrange: Arrange | None = None) -> Ver
 
 def run_many(
     seeds: Iterable[int], directory: Path, processes: int, arrange: Arrange | None = None
-) -> Iterator[Verdict]:
+) -> Generator[Verdict, None, None]:
     """Run seeds, some side by side; yields as they end. A run that dies without a verdict raises RuntimeError."""
     return apart(
         ((f"the run of seed {seed}", partial(run_seed, seed, directory, arrange)) for seed in seeds), processes
     )
 
 
-def apart(work: Iterable[tuple[str, Callable[[], Found]]], processes: int = 1) -> Iterator[Found]:
-    """Do each work in a fork, and yield what comes of it as they end. RuntimeError names one that dies without."""
+def apart(work: Iterable[tuple[str, Callable[[], Found]]], processes: int = 1) -> Generator[Found, None, None]:
+    """Do each work in a fork, and yield what comes of it as they end. RuntimeError names one that dies without.
+
+    A caller that looks no further closes it; what is still under way ends with that, and uses nothing any more.
+    """
     waiting = iter(work)
     with selectors.DefaultSelector() as selector:
-        while True:
-            while len(selector.get_map()) < processes and (one := next(waiting, None)) is not None:
-                name, do = one
-                number, pipe = _fork(do)
-                selector.register(pipe, selectors.EVENT_READ, (name, number, bytearray()))
-            if not selector.get_map():
-                return
-            for key, _ in selector.select():
-                name, number, content = key.data
-                if chunk := os.read(key.fd, 1 << 20):
-                    content += chunk
-                    continue
-                selector.unregister(key.fd)
+        try:
+            while True:
+                while len(selector.get_map()) < processes and (one := next(waiting, None)) is not None:
+                    name, do = one
+                    number, pipe = _fork(do)
+                    selector.register(pipe, selectors.EVENT_READ, (name, number, bytearray()))
+                if not selector.get_map():
+                    return
+                for key, _ in selector.select():
+                    name, number, content = key.data
+                    if chunk := os.read(key.fd, 1 << 20):
+                        content += chunk
+                        continue
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    os.waitpid(number, 0)
+                    if not content:
+                        raise RuntimeError(f"{name} died")
+                    yield pickle.loads(content)
+        finally:
+            for key in list(selector.get_map().values()):
+                _, number, _ = key.data
+                os.kill(number, signal.SIGKILL)  # not waited for yet: no other process has its number
                 os.close(key.fd)
                 os.waitpid(number, 0)
-                if not content:
-                    raise RuntimeError(f"{name} died")
-                yield pickle.loads(content)
 
 
 def _fork(do: Callable[[], object]) -> tuple[int, int]:

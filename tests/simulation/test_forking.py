@@ -1,0 +1,42 @@
+"""Runs in forks: what a caller that looks no further leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from simulation.forking import apart
+
+
+def _stand(told: Path) -> int:
+    told.write_text(str(os.getpid()))
+    signal.pause()
+    return 1
+
+
+@pytest.mark.timeout(20)
+def test_what_is_under_way_ends_with_the_look_at_it(tmp_path: Path) -> None:
+    """A run that went on would write into a directory that its caller removes."""
+    told = tmp_path / "told"
+
+    def ends_when_the_other_stands() -> int:
+        while not (told.exists() and told.read_text()):
+            os.sched_yield()
+        return 2
+
+    work = [("the one that stands", lambda: _stand(told)), ("the one that ends", ends_when_the_other_stands)]
+    with closing(apart(work, processes=2)) as found:
+        assert next(found) == 2
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)
+
+
+@pytest.mark.timeout(20)
+def test_one_that_dies_without_an_answer_is_named() -> None:
+    """It must not pass for one that held."""
+    with pytest.raises(RuntimeError, match="the third run died"):
+        list(apart([("the third run", lambda: os._exit(9))]))
