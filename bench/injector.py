@@ -114,7 +114,8 @@ class _Events:
         raise error
 
     def answered(self, response: wire.DeliverResponse) -> None:
-        self._perform(self._core.answered(response.token, response.outcome, response.indexes, "", 0))
+        for token in (response.token, *response.also):
+            self._perform(self._core.answered(token, response.outcome, response.indexes, "", 0))
         self.changed.set()
 
 

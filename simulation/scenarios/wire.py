@@ -60,7 +60,13 @@ class Wire:
             self._telling.tell("deliver", label, text, client)
             return
         response = delivery.DeliverResponse.FromString(content)
-        request = self._sent[connection, number, response.token]
+        for token in (response.token, *response.also):
+            self._answer(connection, self._sent[connection, number, token], response)
+
+    def _answer(
+        self, connection: Connection, request: delivery.DeliverRequest, response: delivery.DeliverResponse
+    ) -> None:
+        client, server = connection.sides
         label = self._telling.label(request.journal)
         if response.outcome == delivery.DELIVERY_OUTCOME_ACKED:
             done = [index for index in range(len(request.keys)) if index not in set(response.indexes)]

@@ -25,7 +25,7 @@ from millwheel.rpc.v1.injection_pb2_grpc import InjectionServiceServicer, add_In
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import Sender
-from tests.injectors.receivers import NOT_OWNER, Answer, Consumer
+from tests.injectors.receivers import ACKED, NOT_OWNER, Answer, Consumer
 
 __all__ = ["Authority", "Cluster", "Worker", "cluster"]
 
@@ -174,9 +174,16 @@ class Worker(DeliveryServiceServicer):
 
     def _tell(self, answers: list[Answer]) -> None:
         # By the stream that it came by, and no other: if that broke, the answer is nobody's by now.
+        last: dict[int, delivery_pb2.DeliverResponse] = {}
         for number, outcome, indexes in answers:
             stream, token = self._askers[number]
-            stream.put_nowait(delivery_pb2.DeliverResponse(token=token, outcome=outcome, indexes=indexes))
+            response = delivery_pb2.DeliverResponse(token=token, outcome=outcome, indexes=indexes)
+            before = last.get(id(stream))
+            if before is not None and before.outcome == outcome == ACKED and not before.indexes and not indexes:
+                before.also.append(token)
+                continue
+            last[id(stream)] = response
+            stream.put_nowait(response)
 
 
 class Cluster(RoutingServiceServicer, InjectionServiceServicer):

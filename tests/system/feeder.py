@@ -134,7 +134,11 @@ class Feeder:
         return request
 
     def _answered(self, response: wire.DeliverResponse) -> None:
-        flight = self.flights.get(response.token, {})
+        for token in (response.token, *response.also):
+            self._heed(token, response)
+
+    def _heed(self, token: int, response: wire.DeliverResponse) -> None:
+        flight = self.flights.get(token, {})
         if response.outcome == wire.DELIVERY_OUTCOME_ACKED:
             remaining = set(response.indexes)
             for index in [index for index in flight if index not in remaining]:

@@ -58,8 +58,8 @@ class RawInjector:
             for request in requests:
                 yield request
 
-        answers = {}
+        answers: dict[int, wire.DeliverResponse] = {}
         async with open_channel(self.address) as channel:
             async for response in delivery_pb2_grpc.DeliveryServiceStub(channel).Deliver(outgoing()):
-                answers[response.token] = response
+                answers |= dict.fromkeys((response.token, *response.also), response)
         return answers

@@ -86,6 +86,34 @@ async def test_answers_in_parts_all_reach_the_sender() -> None:
     assert [event.tokens for event in core_of(sender).of(Resend)] == [[7]]
 
 
+async def test_acks_of_whole_batches_share_a_message_and_overtake_nothing() -> None:
+    """Ten batches come before any is answered; then each is, and two of the answers are of parts."""
+    held: list[Delivery] = []
+
+    def react(event: Any) -> Sequence[Any]:
+        held.append(event)
+        if len(held) < 10:
+            return ()
+        answers = [Acknowledge(one, ACKED) for one in held]
+        answers[4:5] = [Acknowledge(held[4], FULL, [1], "full"), Acknowledge(held[4], ACKED, [1])]
+        return answers
+
+    async with serving({"c.1.j1": hosted(react)}) as address, open_channel(address) as channel:
+
+        async def ten() -> AsyncIterator[wire.DeliverRequest]:
+            for token in range(1, 11):
+                yield encode_delivery(delivery(token, 3), token)
+
+        call = delivery_pb2_grpc.DeliveryServiceStub(channel).Deliver(ten())
+        answers = [(answer.outcome, answer.token, list(answer.also), list(answer.indexes)) async for answer in call]
+    assert answers == [
+        (ACKED, 1, [2, 3, 4], []),
+        (FULL, 5, [], [1]),
+        (ACKED, 5, [], [1]),
+        (ACKED, 6, [7, 8, 9, 10], []),
+    ]
+
+
 async def test_an_interval_that_is_not_here_or_lets_go_is_answered_for_at_once() -> None:
     receiver, sender = hosted(), hosted(journal="u.1.j1")
     async with serving({"c.1.j1": receiver}) as address:

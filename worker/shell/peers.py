@@ -83,7 +83,8 @@ class PeerConnection:
         try:
             async for response in call:
                 self._delay = _RECONNECT_FIRST
-                self._answer(response)
+                for token in (response.token, *response.also):
+                    self._answer(token, response)
         finally:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
@@ -93,13 +94,14 @@ class PeerConnection:
         while True:
             await call.write(await self._queue.get())
 
-    def _answer(self, response: wire.DeliverResponse) -> None:
-        known = self._senders.get(response.token)
+    def _answer(self, number: int, response: wire.DeliverResponse) -> None:
+        """The answer for the batch that is ``number`` here."""
+        known = self._senders.get(number)
         if known is None:
             return
         channel, token = known
-        if self._owed.answered(response.token, response.outcome, response.indexes):
-            del self._senders[response.token]
+        if self._owed.answered(number, response.outcome, response.indexes):
+            del self._senders[number]
         channel.reply(token, response.outcome, response.indexes, response.message)
 
     def _fail_open(self) -> None:

@@ -262,9 +262,9 @@ class Session:
 
     def answered(self, response: wire.DeliverResponse) -> None:
         """A worker answered."""
-        instructions = self.core.answered(
-            response.token, response.outcome, response.indexes, response.message, self._now()
-        )
+        instructions: list[Instruction] = []
+        for token in (response.token, *response.also):
+            instructions += self.core.answered(token, response.outcome, response.indexes, response.message, self._now())
         self._perform(instructions)
 
     def _superseded(self, why: str) -> None:

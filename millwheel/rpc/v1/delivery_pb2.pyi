@@ -257,6 +257,7 @@ class DeliverResponse(_message.Message):
     OUTCOME_FIELD_NUMBER: _builtins.int
     INDEXES_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    ALSO_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     outcome: Global___DeliveryOutcome.ValueType
     message: _builtins.str
@@ -266,6 +267,10 @@ class DeliverResponse(_message.Message):
         With REFUSED_FULL: the indexes refused; the others are as if alone.
         """
 
+    @_builtins.property
+    def also(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """With ACKED and no indexes: further batches of which every record is ACKed. On a busy call many share a message."""
+
     def __init__(
         self,
         *,
@@ -273,10 +278,11 @@ class DeliverResponse(_message.Message):
         outcome: Global___DeliveryOutcome.ValueType = ...,
         indexes: _abc.Iterable[_builtins.int] | None = ...,
         message: _builtins.str = ...,
+        also: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["indexes", b"indexes", "message", b"message", "outcome", b"outcome", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["also", b"also", "indexes", b"indexes", "message", b"message", "outcome", b"outcome", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
