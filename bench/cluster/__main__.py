@@ -43,7 +43,7 @@ class Sizes:
     """How much is done."""
 
     store_warm: float = 150.0
-    warm: float = 10.0
+    warm: float = 15.0
     seconds: float = 30.0
     count_warm: int = 300_000
     count: int = 1_000_000

@@ -36,9 +36,8 @@ async def measure(components: Components, say: Callable[[str], None], warm: int,
         say(f"keyed count: {warm:,} records to warm up")
         await _count(running, warm)
         say(f"keyed count: {records:,} records")
-        costs = Costs(running)
-        names, took = await _count(running, records)
-        say(costs.told())
+        names, took, costs = await _count(running, records)
+        say(costs)
     files = sorted(folder.glob("*.entries"))
     written = [one for file in files for one in read_entries(file) if one.journal.rpartition(".j")[0] in names]
     say(f"the same {len(written):,} entries, {sum(len(one.entry) for one in written) / 1e6:,.0f} MB, as bare appends")
@@ -66,8 +65,8 @@ def _profile(records: int, took: float, written: Sequence[Written]) -> list[Figu
     return [Figure(f"group_commit.{name}", value, unit, (value,)) for name, (value, unit) in values.items()]
 
 
-async def _count(running: System, records: int) -> tuple[set[str], float]:
-    """Run the keyed count; the incarnations that had journals in it, and how long it took."""
+async def _count(running: System, records: int) -> tuple[set[str], float, str]:
+    """Run the keyed count; the incarnations that had journals in it, how long it took, and what it cost meanwhile."""
     record = await running.submit("bench.topologies:counts")
     owners = [running.workers[0], running.workers[0], running.workers[1], running.workers[1]]
     await running.arrange("counts", "second-counter", _POINTS, owners)
@@ -76,11 +75,13 @@ async def _count(running: System, records: int) -> tuple[set[str], float]:
     log = known.logs["counts"].incarnation
     try:
         wanted = await asyncio.to_thread(expected_results, records)
+        costs = Costs(running)
         feeder = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bench.feed", running.address, str(records)), stdout=asyncio.subprocess.PIPE
         )
         try:
             ended = await asyncio.wait_for(_collect(running.address, records, wanted), _PATIENCE)
+            spent = costs.told()
             said, _ = await asyncio.wait_for(feeder.communicate(), 30)
         finally:
             if feeder.returncode is None:
@@ -88,7 +89,7 @@ async def _count(running: System, records: int) -> tuple[set[str], float]:
                 await feeder.wait()
     finally:
         await running.cancel("counts")
-    return {record.incarnations["second-counter"], log}, ended - float(said)
+    return {record.incarnations["second-counter"], log}, ended - float(said), spent
 
 
 async def _collect(address: str, records: int, wanted: int) -> float:

@@ -17,7 +17,7 @@ from typing import Final
 
 from bench.cluster.measures import percentile
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
-from millwheel.store.contract import Append, StateRow
+from millwheel.store.contract import Append, PartId, StateRow
 
 __all__ = ["Warming", "compiling"]
 
@@ -88,21 +88,63 @@ class Warming:
         return medians[0], medians[-1]
 
     async def _interval(self, size: int) -> None:
-        """Commits one after the other, and state rows behind them."""
-        name, blob, commit = f"warming.{uuid.uuid4().hex}", os.urandom(size), 0
-        await self._store.create_journal(name)
-        await self._store.fence(name, 1)
+        """Commits one after the other; behind them rows are written and read, and the journal kept short."""
+        journal = _Journal(self._store, f"warming.{uuid.uuid4().hex}", os.urandom(size))
+        await journal.open()
         try:
             while True:
-                commit += 1
                 asked = time.perf_counter()
-                await self._store.append(name, Append(1, commit, 0, (), blob))
+                await journal.append()
                 self._appends += 1
                 if size == _SIZES[0]:
                     self._times.append((time.perf_counter() - asked) * 1e3)
-                if commit % _APPENDS == 0:
-                    rows = [StateRow(b"k%07d" % number, commit, blob[:20]) for number in range(_ROWS)]
-                    await self._store.write_states(name, name, 1, rows)
+                if journal.commit % _APPENDS == 0:
+                    await journal.write_and_read_rows()
+                if journal.commit % (5 * _APPENDS) == 0:
+                    await journal.move_floor()
         finally:
-            await self._store.drop_journal(name)
-            await self._store.drop_computation(name)
+            await journal.drop()
+
+
+class _Journal:
+    """What an interval does to the store, without an interval."""
+
+    def __init__(self, store: CassandraStore, name: str, blob: bytes) -> None:
+        self.commit = 0
+        self._store = store
+        self._name = name
+        self._blob = blob
+        self._floor = 0
+        self._parts: tuple[PartId, ...] = ()
+
+    async def open(self) -> None:
+        """Create and fence it."""
+        await self._store.create_journal(self._name)
+        await self._store.fence(self._name, 1)
+
+    async def append(self) -> None:
+        """One commit."""
+        self.commit += 1
+        await self._store.append(self._name, Append(1, self.commit, self._floor, self._parts, self._blob))
+
+    async def write_and_read_rows(self) -> None:
+        """State rows as a flush writes them, and as misses of the cache read them; half of these are not there."""
+        keys = [b"k%07d" % number for number in range(2 * _ROWS)]
+        rows = [StateRow(key, self.commit, self._blob[:20]) for key in keys[:_ROWS]]
+        await self._store.write_states(self._name, self._name, 1, rows)
+        await self._store.read_states(self._name, keys)
+
+    async def move_floor(self) -> None:
+        """A base, the append that names it, and the end of what is below."""
+        before, part = self._parts, PartId("state", 1, self.commit)
+        await self._store.write_part(self._name, part, self._blob)
+        self._floor, self._parts = self.commit, (part,)
+        await self.append()
+        await self._store.read_parts(self._name, self._parts)
+        await self._store.delete_entries(self._name, self._floor + 1)
+        await self._store.delete_parts(self._name, before)
+
+    async def drop(self) -> None:
+        """Leave nothing behind."""
+        await self._store.drop_journal(self._name)
+        await self._store.drop_computation(self._name)
