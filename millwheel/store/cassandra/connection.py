@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 from cassandra import AuthenticationFailed, OperationTimedOut
 from cassandra.connection import Connection, ConnectionException, ConnectionShutdown
 
-__all__ = ["LoopThread", "connection_class"]
+__all__ = ["LoopThread", "connection_class", "hang_up"]
 
 
 class LoopThread(NamedTuple):
@@ -39,13 +39,26 @@ class LoopThread(NamedTuple):
 
 def connection_class(home: LoopThread) -> type[Connection]:
     """The connections of one store, which is used in ``home``."""
-    return type("LoopConnection", (_LoopConnection,), {"home": home})
+    return type("LoopConnection", (_LoopConnection,), {"home": home, "open_ones": {}})
+
+
+async def hang_up(kind: type[Connection]) -> None:
+    """Close what the driver has left open of a kind, in its loop, and see it closed.
+
+    A pool that was being made while its session ended is nobody's, and neither are its connections.
+    """
+    left = dict(kind.open_ones)
+    for connection in left:
+        connection.close()
+    await asyncio.gather(*left.values())
 
 
 class _LoopConnection(Connection):  # type: ignore[misc]
     """One connection. Whoever makes one waits for it, and is never the loop's thread."""
 
     home: ClassVar[LoopThread]
+    open_ones: ClassVar[dict[_LoopConnection, asyncio.Future[None]]]
+    """Those whose transport is not closed yet, with what tells of its end; looked at and changed in the loop alone."""
     is_closed: bool
 
     @classmethod
@@ -86,6 +99,7 @@ class _LoopConnection(Connection):  # type: ignore[misc]
     def opened(self, transport: asyncio.WriteTransport) -> None:
         """The loop has connected."""
         self._transport = transport
+        self.open_ones[self] = self.home.loop.create_future()
         for option in self.sockopts or ():
             transport.get_extra_info("socket").setsockopt(*option)
         if self.is_closed:
@@ -135,6 +149,8 @@ class _Protocol(asyncio.Protocol):
         self._connection.received(data)
 
     def connection_lost(self, error: Exception | None) -> None:
+        if (gone := self._connection.open_ones.pop(self._connection, None)) is not None and not gone.done():
+            gone.set_result(None)
         if error is None:
             self._connection.close()
         else:

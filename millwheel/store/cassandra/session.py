@@ -21,7 +21,7 @@ from cassandra.policies import (
 )
 from cassandra.query import PreparedStatement, tuple_factory
 
-from millwheel.store.cassandra.connection import LoopThread
+from millwheel.store.cassandra.connection import LoopThread, hang_up
 from millwheel.store.cassandra.failures import StoreSettingsError, failure_of
 from millwheel.store.cassandra.settings import CassandraSettings
 from millwheel.store.contract import StoreError, StoreUnavailableError
@@ -167,6 +167,7 @@ class Session:
         for answer in self._outstanding:
             _settle(answer, None, StoreUnavailableError("the store was closed before Cassandra answered"))
         await asyncio.to_thread(self._cluster.shutdown)
+        await hang_up(self._cluster.connection_class)
 
     async def _send(self, statement: object) -> list[Row]:
         if self._closed:

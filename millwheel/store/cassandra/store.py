@@ -10,7 +10,7 @@ from cassandra.connection import Connection
 
 from millwheel.core.keys import KeyInterval
 from millwheel.store import journal_rules as rules
-from millwheel.store.cassandra.connection import LoopThread, connection_class
+from millwheel.store.cassandra.connection import LoopThread, connection_class, hang_up
 from millwheel.store.cassandra.failures import failure_of
 from millwheel.store.cassandra.journals import Journals
 from millwheel.store.cassandra.parts import Parts
@@ -43,7 +43,12 @@ class CassandraStore:
         StoreUnavailableError: Cassandra cannot be had now; open again later. StoreSettingsError: wrong credentials, a
         foreign keyspace or a newer schema; the message names the setting.
         """
-        return await asyncio.to_thread(cls._open, settings, connection_class(LoopThread.here()))
+        kind = connection_class(LoopThread.here())
+        try:
+            return await asyncio.to_thread(cls._open, settings, kind)
+        except Exception:
+            await hang_up(kind)
+            raise
 
     @classmethod
     def _open(cls, settings: CassandraSettings, kind: type[Connection]) -> Self:

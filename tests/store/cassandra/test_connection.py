@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
-from cassandra.connection import ConnectionShutdown, DefaultEndPoint
+from cassandra.cluster import Cluster
+from cassandra.connection import Connection, ConnectionShutdown, DefaultEndPoint
 
+from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.cassandra.connection import LoopThread, connection_class
 
 
@@ -21,3 +24,25 @@ async def test_a_node_that_hangs_up_before_it_is_ready_has_given_no_connection()
         kind = connection_class(LoopThread.here())
         with pytest.raises(ConnectionShutdown, match="was closed"):
             await asyncio.to_thread(kind.factory, DefaultEndPoint("127.0.0.1", port), 5.0)
+
+
+async def test_a_connection_that_the_driver_leaves_open_is_closed_with_the_store(
+    settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool that was being made while the session ended was nobody's, and its sockets stayed open."""
+    left: list[Connection] = []
+
+    def connect_once_more(cluster: Cluster) -> Any:
+        session = connect(cluster)
+        (host,) = cluster.metadata.all_hosts()
+        left.append(cluster.connection_factory(host.endpoint))
+        return session
+
+    connect = Cluster.connect
+    monkeypatch.setattr(Cluster, "connect", connect_once_more)
+    store = await CassandraStore.open(settings)
+    (one,) = left
+    assert not one.is_closed
+    await store.close()
+    assert one.is_closed
+    assert not one.open_ones
