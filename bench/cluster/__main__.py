@@ -23,7 +23,7 @@ from bench.cluster import changing_hands, group_commit, stage_latency, takeover,
 from bench.cluster.costs import Costs
 from bench.cluster.system import Components, System, components, system
 from bench.cluster.targets import verdicts
-from bench.cluster.warming import Warming, compiling
+from bench.cluster.warming import compiling, warm
 from bench.machine import Machine
 from bench.report import Figure, print_figures, write_figures
 from deploy.local.cassandra import InstallError
@@ -118,7 +118,7 @@ async def _changing_hands(found: Components, sizes: Sizes, figures: list[Figure]
 async def _warm(found: Components, sizes: Sizes) -> None:
     say(f"warming up for {sizes.store_warm:.0f} s at most")
     compiled = partial(compiling, found.cassandra.nodes[0].pid)
-    first, last = await Warming.of(found.store_settings, compiled, sizes.store_warm)
+    first, last = await warm(found.store_settings, compiled, sizes.store_warm)
     say(f"an append took {first:.1f} ms, and takes {last:.1f} ms now")
 
 

@@ -19,7 +19,7 @@ from bench.cluster.measures import percentile
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import Append, PartId, StateRow
 
-__all__ = ["Warming", "compiling"]
+__all__ = ["compiling", "warm"]
 
 _SIZES: Final = (200, 200, 2_000, 20_000)
 """Bytes of an entry, a journal for each. Few, so that the compiler gets its half of a machine with two cores."""
@@ -38,14 +38,30 @@ def compiling(process: int) -> float:
     """Seconds of CPU that the JVM's compiler has used."""
     seconds = 0.0
     for thread in Path(f"/proc/{process}/task").iterdir():
-        name, _, numbers = (thread / "stat").read_text().partition("(")[2].rpartition(")")
+        try:
+            told = (thread / "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended since it was listed: threads come and go
+        name, _, numbers = told.partition("(")[2].rpartition(")")
         if "CompilerThre" in name:
             user, system = numbers.split()[11:13]
             seconds += (int(user) + int(system)) / _TICKS
     return seconds
 
 
-class Warming:
+async def warm(settings: CassandraSettings, compiled: Callable[[], float], longest: float) -> tuple[float, float]:
+    """Work until the compiler rests, whose seconds so far ``compiled`` tells; no longer than ``longest`` seconds.
+
+    Returns what a small append took at the median of the first and the last seconds, in milliseconds.
+    """
+    store = await CassandraStore.open(settings)
+    try:
+        return await _Warming(store).until_it_rests(compiled, longest)
+    finally:
+        await store.close()
+
+
+class _Warming:
     """Work for a store: entries of several sizes and state rows, as intervals write them."""
 
     def __init__(self, store: CassandraStore) -> None:
@@ -53,21 +69,8 @@ class Warming:
         self._times: list[float] = []
         self._appends = 0
 
-    @classmethod
-    async def of(
-        cls, settings: CassandraSettings, compiled: Callable[[], float], longest: float
-    ) -> tuple[float, float]:
-        """Work until the compiler rests, whose seconds so far ``compiled`` tells; no longer than ``longest`` seconds.
-
-        Returns what a small append took at the median of the first and the last seconds, in milliseconds.
-        """
-        store = await CassandraStore.open(settings)
-        try:
-            return await cls(store)._until_it_rests(compiled, longest)
-        finally:
-            await store.close()
-
-    async def _until_it_rests(self, compiled: Callable[[], float], longest: float) -> tuple[float, float]:
+    async def until_it_rests(self, compiled: Callable[[], float], longest: float) -> tuple[float, float]:
+        """See :func:`warm`."""
         tasks = [asyncio.create_task(self._interval(size)) for size in _SIZES]
         medians: list[float] = []
         until = time.monotonic() + longest
@@ -78,7 +81,8 @@ class Warming:
                 done, _ = await asyncio.wait(tasks, timeout=window, return_when=asyncio.FIRST_EXCEPTION)
                 for task in done:
                     task.result()
-                medians.append(percentile(self._times, 0.5))
+                if self._times:
+                    medians.append(percentile(self._times, 0.5))
                 if self._appends >= _ENOUGH and compiled() - before < _RESTING * window:
                     break
         finally:
