@@ -27,6 +27,7 @@ from millwheel.client.injector.messages import Columns, Send
 from millwheel.client.injector.routing import ConsumerRouting, Route, Routing
 from millwheel.client.injector.wire import SenderIdentity
 from millwheel.core.keys import KeyInterval
+from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer, add_DeliveryServiceServicer_to_server
@@ -114,7 +115,7 @@ class _Events:
         raise error
 
     def answered(self, response: wire.DeliverResponse) -> None:
-        for token in (response.token, *response.also):
+        for token in answered_tokens(response):
             self._perform(self._core.answered(token, response.outcome, response.indexes, "", 0))
         self.changed.set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.v1 import delivery_pb2 as delivery
 from millwheel.rpc.v1 import watermark_pb2 as watermark
 from simulation.network import Connection
@@ -60,7 +61,7 @@ class Wire:
             self._telling.tell("deliver", label, text, client)
             return
         response = delivery.DeliverResponse.FromString(content)
-        for token in (response.token, *response.also):
+        for token in answered_tokens(response):
             self._answer(connection, self._sent[connection, number, token], response)
 
     def _answer(

@@ -22,6 +22,7 @@ from millwheel.client.control import ControlClient
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.rpc.channel import open_channel
+from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.rpc.watermarks import WatermarkReport
@@ -134,7 +135,7 @@ class Feeder:
         return request
 
     def _answered(self, response: wire.DeliverResponse) -> None:
-        for token in (response.token, *response.also):
+        for token in answered_tokens(response):
             self._heed(token, response)
 
     def _heed(self, token: int, response: wire.DeliverResponse) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from millwheel.client.control import ControlClient
 from millwheel.rpc.channel import open_channel
+from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
 
@@ -61,5 +62,5 @@ class RawInjector:
         answers: dict[int, wire.DeliverResponse] = {}
         async with open_channel(self.address) as channel:
             async for response in delivery_pb2_grpc.DeliveryServiceStub(channel).Deliver(outgoing()):
-                answers |= dict.fromkeys((response.token, *response.also), response)
+                answers |= dict.fromkeys(answered_tokens(response), response)
         return answers

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import grpc
 
+from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.errors import heed_cancellation
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceStub
@@ -83,7 +84,7 @@ class PeerConnection:
         try:
             async for response in call:
                 self._delay = _RECONNECT_FIRST
-                for token in (response.token, *response.also):
+                for token in answered_tokens(response):
                     self._answer(token, response)
         finally:
             writer.cancel()

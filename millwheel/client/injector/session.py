@@ -21,6 +21,7 @@ from millwheel.client.injector.routing import Routing, routing_from_wire
 from millwheel.client.injector.seeding import WatermarkSeed
 from millwheel.client.injector.wire import SenderIdentity
 from millwheel.rpc.channel import RETRYABLE
+from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import delivery_pb2 as wire
@@ -263,7 +264,7 @@ class Session:
     def answered(self, response: wire.DeliverResponse) -> None:
         """A worker answered."""
         instructions: list[Instruction] = []
-        for token in (response.token, *response.also):
+        for token in answered_tokens(response):
             instructions += self.core.answered(token, response.outcome, response.indexes, response.message, self._now())
         self._perform(instructions)
 
