@@ -21,6 +21,12 @@ __all__ = ["CassandraCluster", "CassandraNode", "InstallError", "install"]
 _START: Final = 180.0
 """Seconds within which a node must take clients, on a machine that is busy with others."""
 
+_TIMER_SLACK: Final = 250
+"""Microseconds. Cassandra's threads wait for work in sleeps of 10 microseconds, one of them or a few all the time: at
+500 small transactions a second 25,000 times a second, which is 0.3 of a core, and takes the cores from whoever runs
+just then. Each sleep ends so much later; a transaction goes from thread to thread, and takes 0.2 ms longer on a
+machine that has nothing else to do."""
+
 _READY: Final = "Starting listening for CQL clients"
 _HAS_SUPERUSER: Final = "Created default superuser role"
 
@@ -34,7 +40,8 @@ class CassandraNode:
         self.address = f"{config.address}:{config.native_port}"
         """``host:port`` for clients."""
         log = config.folder / "system.log"
-        self._process = ChildProcess(command(config, find_java(), install()), log, {"LC_ALL": "C"})
+        arguments = command(config, find_java(), install())
+        self._process = ChildProcess(arguments, log, {"LC_ALL": "C"}, timer_slack=_TIMER_SLACK)
         self._said_before = 0
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import queue
 import random
@@ -10,12 +11,12 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 __all__ = ["ChildProcess", "free_ports"]
 
@@ -37,13 +38,40 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     return found
 
 
+_USUAL_SLACK: Final = 50
+"""Microseconds: what Linux gives a process that asks for nothing."""
+_PR_SET_TIMERSLACK: Final = 29
+
+
+@contextmanager
+def _slack(micros: int) -> Iterator[None]:
+    """What this thread starts has so much timer slack, and keeps it over exec (prctl(2))."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(micros * 1_000))
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(0))  # what this thread had when it began
+
+
 class ChildProcess:
     """One program, run in a process group of its own, and again on the same terms after it was stopped or killed."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
-        """``log``: what it prints is appended there. ``environment`` is added to this process's own."""
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        timer_slack: int = _USUAL_SLACK,
+    ) -> None:
+        """``log``: what it prints is appended there. ``environment`` is added to this process's own.
+
+        ``timer_slack``: how many microseconds later than asked for the kernel may end its sleeps.
+        """
         self._arguments = list(arguments)
         self._environment = {**os.environ, **(environment or {})}
+        self._timer_slack = timer_slack
         self._process: subprocess.Popen[bytes] | None = None
         self.log = log
 
@@ -65,7 +93,7 @@ class ChildProcess:
         self._process = _in_lasting_thread(self._spawn)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, _slack(self._timer_slack):
             return subprocess.Popen(
                 # Not by a hook of our own between fork and exec: that would run in a copy of a process full of threads.
                 ["setpriv", "--pdeathsig", "KILL", *self._arguments],

@@ -1,0 +1,24 @@
+"""Child processes of local clusters."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from deploy.local.child import ChildProcess
+
+
+def _slack(child: ChildProcess) -> int:
+    """Nanoseconds, as the kernel tells the child itself."""
+    child.start()
+    until = time.monotonic() + 10.0
+    while child.is_running and time.monotonic() < until:
+        time.sleep(0.01)
+    return int(child.log.read_text())
+
+
+def test_a_child_has_the_timer_slack_that_it_is_given_and_the_next_has_the_usual(tmp_path: Path) -> None:
+    command = ["cat", "/proc/self/timerslack_ns"]
+    usual = _slack(ChildProcess(command, tmp_path / "before"))
+    assert _slack(ChildProcess(command, tmp_path / "given", timer_slack=250)) == 250_000
+    assert _slack(ChildProcess(command, tmp_path / "after")) == usual
