@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
-from cassandra.cluster import Cluster
+from cassandra.cluster import Cluster, ResponseFuture
 from cassandra.connection import Connection, ConnectionShutdown, DefaultEndPoint
 
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.cassandra.connection import LoopThread, connection_class
+from millwheel.store.contract import Append
 
 
 async def test_a_node_that_hangs_up_before_it_is_ready_has_given_no_connection() -> None:
@@ -46,3 +48,22 @@ async def test_a_connection_that_the_driver_leaves_open_is_closed_with_the_store
     await store.close()
     assert one.is_closed
     assert not one.open_ones
+
+
+async def test_g13_requests_leave_nothing_behind_that_only_the_collector_finds(settings: CassandraSettings) -> None:
+    """A request and who waited for it knew each other: entries stayed in memory, and collecting them took 100 ms."""
+    store = await CassandraStore.open(settings)
+    try:
+        await store.create_journal("leaves-nothing")
+        await store.fence("leaves-nothing", 1)
+        gc.collect()
+        gc.disable()
+        try:
+            for commit in range(1, 21):
+                await store.append("leaves-nothing", Append(1, commit, 0, (), b"entry"))
+            left = [one for one in gc.get_objects() if isinstance(one, ResponseFuture)]
+        finally:
+            gc.enable()
+        assert len(left) < 5, f"{len(left)} requests are still in memory"
+    finally:
+        await store.close()
