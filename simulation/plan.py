@@ -169,7 +169,7 @@ _TUNING: Final[dict[str, dict[str, tuple[int, ...]]]] = {
         "queue_records": (4, 20),
         "outbox_records": (2, 10),
         "cache_bytes": (1, 2_000),
-        "flush_interval": (10_000, 200_000),
+        "flush_interval": (10_000, 60_000_000),
         "checkpoint_entries": (2, 5, 20),
         "timer_part": (1, 3),
         "timers_kept": (1, 4),

@@ -113,7 +113,8 @@ class Checkpointer:
     def after_commit(self, now: int) -> list[Instruction]:
         """A commit is acknowledged and none is in flight: capture what is due."""
         self.spilling.let_go()
-        return self._capture_rows(now) + self._capture_base()
+        # The base first: rows of the same commit are what it waits for.
+        return self._capture_base() + self._capture_rows(now)
 
     def wants_stillness(self, now: int) -> bool:
         """Whether something is to be captured, or taken in, for which no commit may be in flight."""
@@ -124,19 +125,15 @@ class Checkpointer:
         """When rows should be flushed although nothing commits."""
         if self._flush is not None or not self.state.cells.dirty_count:
             return None
-        if self.state.cells.crowded:
-            return now
-        return max(now, self._flushed_at + self.state.settings.flush_interval)
+        return now if self._rows_due(now) else self._flushed_at + self.state.settings.flush_interval
 
     def idle(self, now: int) -> list[Instruction]:
         """Time has passed and no commit is in flight."""
         return self._capture_rows(now)
 
-    def _capture_rows(self, now: int, *, at_once: bool = False) -> list[Instruction]:
+    def _capture_rows(self, now: int) -> list[Instruction]:
         state = self.state
-        if self._flush is not None:
-            return []
-        if not at_once and not self._rows_due(now):
+        if self._flush is not None or not self._rows_due(now):
             return []
         self._flushed_at = now
         rows = state.cells.dirty_rows()
@@ -150,7 +147,16 @@ class Checkpointer:
         return [FlushStates(config.computation, config.journal, config.sequencer, self._number, states)]
 
     def _rows_due(self, now: int) -> bool:
-        return now >= self._flushed_at + self.state.settings.flush_interval or self.state.cells.crowded
+        """Rows are for the floor, which waits for them with a base, and for memory. Nobody else asks for them before
+        they have been behind for long: the later they are written, the more commits share one."""
+        long = now >= self._flushed_at + self.state.settings.flush_interval
+        return long or self._base_waits or self.state.cells.crowded
+
+    @property
+    def _base_waits(self) -> bool:
+        """Whether a base has been captured, and a row that changed before is behind."""
+        shown = self._parts[1] if self._parts is not None else self._base[0] if self._base is not None else None
+        return shown is not None and self._rows_upto < shown
 
     def flushed(self, number: int) -> None:
         """The rows of a flush are acknowledged."""
@@ -322,9 +328,8 @@ class Checkpointer:
             return out
         if self._may_write_base() and self._base_pressing():
             out += self._write_base()
-        shown = self._parts[1] if self._parts is not None else self._base[0] if self._base is not None else None
-        if shown is not None and self._rows_upto < shown:
-            out += self._capture_rows(now, at_once=True)
+        if self._base_waits:
+            out += self._capture_rows(now)
         return out
 
     def _base_pressing(self) -> bool:

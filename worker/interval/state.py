@@ -45,7 +45,7 @@ class Settings:
     """Unacknowledged productions beyond which no records ahead of the watermark are run (G13)."""
     cache_bytes: int = 256 << 20
     flush_interval: int = 1_000_000
-    """How long state rows may be behind the journal, at least; many commits coalesce into one row."""
+    """How long state rows may be behind the journal if nothing waits for them; many commits coalesce into one row."""
     checkpoint_entries: int = 5_000
     checkpoint_bytes: int = 32 << 20
     """Journal beyond the floor after which the base parts are written anew: the most that a takeover replays."""

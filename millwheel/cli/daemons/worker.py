@@ -30,9 +30,10 @@ __all__ = ["WORKER", "worker_name"]
 log = logging.getLogger("millwheel")
 
 _PATIENCE: Final = 30.0
-_FLUSH: Final = 5_000_000
-"""Microseconds that state rows may be behind the journal. A key that changes all the time is written so often, over a
-network and on several nodes; until then its state is in the journal, and its cell in memory."""
+_FLUSH: Final = 60_000_000
+"""Microseconds that state rows may be behind the journal where nothing waits for them. A key that changes all the time
+is written so often, over a network and on several nodes; until then its state is in the journal, and its cell in
+memory."""
 _MARGIN: Final = 5.0
 """Seconds, beside those for handing over, to let go of everything."""
 

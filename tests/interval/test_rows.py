@@ -1,0 +1,79 @@
+"""When state rows are written behind the journal (design §5)."""
+
+from __future__ import annotations
+
+import millwheel as mw
+from millwheel.worker.interval import Settings
+from millwheel.worker.messages import (
+    Acknowledged,
+    DeleteEntries,
+    FlushStates,
+    PartsWritten,
+    Send,
+    StatesFlushed,
+    Tick,
+    WriteParts,
+)
+from tests.interval.solo import Solo
+
+_LONG = 60_000_000
+
+
+class Count(mw.Computation[tuple[str, str], int]):
+    """Counts its key's records."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state += 1
+
+
+def _solo(checkpoint_entries: int) -> Solo:
+    solo = Solo(Count(), settings=Settings(flush_interval=_LONG, checkpoint_entries=checkpoint_entries))
+    solo.take(FlushStates)
+    return solo
+
+
+def _commit(solo: Solo, number: int) -> None:
+    solo.now += 1_000
+    solo.deliver((f"k{number % 3}", "", number))
+    solo.commit_all()
+    for send in solo.take(Send):
+        solo.handle(Acknowledged(send.delivery.token))
+
+
+def test_rows_are_written_once_for_all_commits_that_a_base_takes_in() -> None:
+    """What nobody waits for is not written: a key that changes with each commit is one row a base."""
+    solo = _solo(checkpoint_entries=20)
+    for number in range(19):
+        _commit(solo, number)
+    assert not solo.take(FlushStates)
+    _commit(solo, 19)
+    (parts,) = solo.take(WriteParts)
+    (flush,) = solo.take(FlushStates)
+    assert sorted(row.key for row in flush.rows) == [b"k0", b"k1", b"k2"]
+    assert solo.state.floor == 0
+    solo.handle(PartsWritten(parts.number))
+    _commit(solo, 20)
+    assert solo.state.floor == 0, "the floor waits for the rows"
+    solo.handle(StatesFlushed(flush.number))
+    _commit(solo, 21)
+    assert solo.state.floor == 20
+    assert solo.take(DeleteEntries)
+
+
+def test_rows_that_change_while_others_are_written_are_written_next_where_a_base_waits_for_them() -> None:
+    solo = _solo(checkpoint_entries=4)
+    solo.now += _LONG
+    _commit(solo, 0)
+    (early,) = solo.take(FlushStates)
+    for number in range(1, 5):
+        _commit(solo, number)
+    (parts,) = solo.take(WriteParts)
+    solo.handle(PartsWritten(parts.number))
+    assert not solo.take(FlushStates), "one flush is on its way at a time"
+    solo.handle(StatesFlushed(early.number))
+    solo.handle(Tick())
+    (late,) = solo.take(FlushStates)
+    assert len(late.rows) == 3
+    solo.handle(StatesFlushed(late.number))
+    _commit(solo, 5)
+    assert solo.state.floor == 4
