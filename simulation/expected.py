@@ -105,13 +105,17 @@ def _given_up(plan: Plan, acked: Set[int], sinks: Mapping[str, Arrivals], found:
 
 
 def _late(plan: Plan, sinks: Mapping[str, Arrivals], found: Found, counted: Mapping[str, int]) -> Iterator[str]:
-    """The computation that takes injected records drops, or diverts, each as a whole, and counts it (G14)."""
+    """The computation that takes injected records drops, or diverts, each as a whole, and counts it (G14).
+
+    One with weak productions may have sent some of a record that was in time, before its interval was taken over; where
+    it is run again it may be late (G10).
+    """
     node = plan.nodes[0]
     if not node["late"]:
         return
     aside = plan.diverted(node) if node["late"] == "divert" else ""
     others = {sink: arrivals for sink, arrivals in sinks.items() if sink in plan.sinks and sink != aside}
-    gone = set()
+    gone, perhaps = set(), set()
     for number in sorted(_injected_late(plan)):
         diverted = found[aside][number] if aside else 0
         arrived = {sink: found[sink][number] for sink in others}
@@ -119,9 +123,13 @@ def _late(plan: Plan, sinks: Mapping[str, Arrivals], found: Found, counted: Mapp
         if not any(arrived.values()):
             gone.add(number)
             whole = bool(diverted) or not aside
+        elif not node["strong"] and (diverted or not aside):
+            perhaps.add(number)
+            whole = True
         elif diverted:
             whole = False
         if not whole:
             yield f"late record {number} arrived {arrived} times, and {diverted} times at {aside or 'nobody'} (G14)"
-    if counted[node["name"]] != len(gone):
-        yield f"{node['name']} counted {counted[node['name']]} late records, and {len(gone)} are gone: {gone} (G14)"
+    if not len(gone) <= counted[node["name"]] <= len(gone) + len(perhaps):
+        told = f"{node['name']} counted {counted[node['name']]} late records, and {len(gone)} are gone: {gone}"
+        yield f"{told}, of {len(perhaps)} more some productions perhaps (G14)"
