@@ -20,30 +20,31 @@ class Costs:
         self._system = system
         self._began = time.monotonic()
         self._before = self._spent()
+        self._idle = psutil.cpu_times().idle
 
     def told(self) -> str:
         """Cores used since, by kind of process: what was busy, and whether the machine was full."""
         took = time.monotonic() - self._began
         spent = self._spent()
-        cores = {kind: (seconds - self._before.get(kind, 0.0)) / took for kind, seconds in spent.items()}
-        idle = cores.pop("idle")
+        idle = (psutil.cpu_times().idle - self._idle) / took
+        cores: dict[str, float] = {}
+        for (kind, pid), seconds in spent.items():
+            cores[kind] = cores.get(kind, 0.0) + (seconds - self._before.get((kind, pid), 0.0)) / took
         used = ", ".join(f"{kind} {cost:.2f}" for kind, cost in cores.items())
         others = max(0.0, (os.cpu_count() or 1) - idle - sum(cores.values()))
         return f"cores: {used}, others {others:.2f}, idle {idle:.2f}"
 
-    def _spent(self) -> Mapping[str, float]:
+    def _spent(self) -> Mapping[tuple[str, int], float]:
+        """By kind and process. What was killed is not among them any more, and counts for nothing."""
         components, services = self._system.components, self._system.daemons.services.processes
         kinds = {"Cassandra": components.cassandra.nodes[0].pid, "etcd": components.etcd.members[0].pid}
         kinds |= {name: process.pid for name, process in services.items()}
-        found: dict[str, float] = {}
-        for name, pid in kinds.items():
-            kind = name.partition(" ")[0]
-            found[kind] = found.get(kind, 0.0) + _cpu(pid)
-        return {**found, "client": _cpu(os.getpid()), "idle": psutil.cpu_times().idle}
+        found = {(name.partition(" ")[0], pid): _cpu(pid) for name, pid in kinds.items()}
+        return {**found, ("client", os.getpid()): _cpu(os.getpid())}
 
 
 def _cpu(pid: int) -> float:
-    """0 for a process that is no more: what was killed counts for nothing."""
+    """0 for a process that is no more."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.NoSuchProcess:
