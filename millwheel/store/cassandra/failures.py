@@ -18,7 +18,7 @@ from cassandra.cluster import NoHostAvailable
 
 from millwheel.store.contract import StoreError, StoreUnavailableError
 
-__all__ = ["StoreSettingsError", "failure_of"]
+__all__ = ["StoreSettingsError", "failure_of", "is_unknown"]
 
 
 class StoreSettingsError(StoreError):
@@ -48,6 +48,10 @@ def failure_of(error: BaseException, contact_points: tuple[str, ...], username: 
                 f"Cassandra keeps user {username!r} from it ({_text(cause)}): GRANT SELECT, MODIFY ON KEYSPACE "
                 f"{keyspace} TO that role, or set store.username to one that has it. {_WAITS}"
             )
+        if isinstance(cause, InvalidRequest) and is_unknown(cause):
+            return StoreUnavailableError(
+                f"a Cassandra node of {where} does not know the tables: {_text(cause)}. {_WAITS}"
+            )
         if isinstance(cause, InvalidRequest):
             return StoreSettingsError(f"Cassandra refuses a request of this software: {_text(cause)}")
         if isinstance(cause, ssl.SSLError):
@@ -66,6 +70,11 @@ def failure_of(error: BaseException, contact_points: tuple[str, ...], username: 
             f"store.local_dc name it. {_WAITS}"
         )
     return StoreUnavailableError(f"Cassandra at {where}: {_text(error)}. {_WAITS}")
+
+
+def is_unknown(error: InvalidRequest) -> bool:
+    """Whether it says that a keyspace or table does not exist: there is no code of its own for it."""
+    return "does not exist" in str(error)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

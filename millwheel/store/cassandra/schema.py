@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cassandra import ConsistencyLevel, InvalidRequest
 from cassandra.cluster import Cluster
@@ -12,10 +13,10 @@ from cassandra.cluster import Session as DriverSession
 from cassandra.protocol import ServerError
 from cassandra.query import SimpleStatement
 
-from millwheel.store.cassandra.failures import StoreSettingsError
+from millwheel.store.cassandra.failures import StoreSettingsError, is_unknown
 from millwheel.store.cassandra.settings import CassandraSettings
 
-__all__ = ["HEAD_ROW", "MIGRATIONS", "prepare_keyspace"]
+__all__ = ["HEAD_ROW", "MIGRATIONS", "prepare_keyspace", "until_known"]
 
 HEAD_ROW: Final = -1
 """The clustering value of the row that every journal has, before its entries.
@@ -54,7 +55,25 @@ _FIRST: Final = (
 MIGRATIONS: Final[Sequence[Sequence[str]]] = (_FIRST,)
 """Step n leads from version n to n + 1. A step can be run again after it was cut short, and by several at once."""
 
+_PAUSE: Final = 0.2
+
 Run = Callable[..., list[tuple[Any, ...]]]
+Result = TypeVar("Result")
+
+
+def until_known(work: Callable[[], Result], patience: float) -> Result:
+    """Do ``work``, blocking, and again for ``patience`` seconds while the node that is asked does not know a table.
+
+    What one node has made another knows a moment later; one that is just coming up, or back, may take longer.
+    """
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return work()
+        except InvalidRequest as error:
+            if not is_unknown(error) or time.monotonic() > until:
+                raise
+        time.sleep(_PAUSE)
 
 
 def prepare_keyspace(settings: CassandraSettings, cluster: Cluster, session: DriverSession) -> int:

@@ -14,7 +14,7 @@ from millwheel.store.cassandra.connection import LoopThread, connection_class, h
 from millwheel.store.cassandra.failures import failure_of
 from millwheel.store.cassandra.journals import Journals
 from millwheel.store.cassandra.parts import Parts
-from millwheel.store.cassandra.schema import prepare_keyspace
+from millwheel.store.cassandra.schema import prepare_keyspace, until_known
 from millwheel.store.cassandra.session import Session, connect, writing_at
 from millwheel.store.cassandra.settings import CassandraSettings
 from millwheel.store.cassandra.states import States
@@ -54,9 +54,12 @@ class CassandraStore:
     def _open(cls, settings: CassandraSettings, kind: type[Connection]) -> Self:
         cluster, driver = connect(settings, kind)
         try:
-            buckets = prepare_keyspace(settings, cluster, driver)
+            patience = settings.timeout_seconds
+            buckets = until_known(lambda: prepare_keyspace(settings, cluster, driver), patience)
             session = Session(settings, cluster, driver)
-            kinds = [kind.prepare(driver, settings.keyspace) for kind in (Journals, Parts, States)]
+            kinds = until_known(
+                lambda: [kind.prepare(driver, settings.keyspace) for kind in (Journals, Parts, States)], patience
+            )
             for statements in kinds:
                 writing_at(statements, settings.write_level)
             journals, parts = Journals(session, kinds[0]), Parts(session, kinds[1])

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cassandra import InvalidRequest
 
 from millwheel.store.cassandra import CassandraSettings, CassandraStore, StoreSettingsError
-from millwheel.store.cassandra.schema import MIGRATIONS
+from millwheel.store.cassandra.schema import MIGRATIONS, until_known
 from millwheel.store.contract import Append, StoreUnavailableError
 
 
@@ -19,6 +20,30 @@ async def test_many_that_open_a_new_keyspace_at_once_share_it(settings: Cassandr
     await stores[0].create_journal("j", 7)
     assert [(await store.read_head("j")).commit for store in stores] == [7] * 4
     await asyncio.gather(*(store.close() for store in stores))
+
+
+def test_a_node_that_does_not_know_yet_what_another_has_made_is_asked_again() -> None:
+    """One of three that had just started refused a table that was there: the store was not opened, for a setting."""
+    answers = iter([InvalidRequest('message="table schema_version does not exist"')] * 2)
+
+    def work() -> str:
+        for error in answers:
+            raise error
+        return "known"
+
+    assert until_known(work, 10.0) == "known"
+
+
+def test_what_a_node_refuses_for_another_reason_is_told_at_once() -> None:
+    asked = []
+
+    def work() -> None:
+        asked.append(1)
+        raise InvalidRequest("Undefined column name version in table schema_version")
+
+    with pytest.raises(InvalidRequest, match="Undefined column"):
+        until_known(work, 10.0)
+    assert len(asked) == 1
 
 
 async def test_a_keyspace_of_something_else_is_left_as_it_is(
