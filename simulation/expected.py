@@ -107,15 +107,18 @@ def _given_up(plan: Plan, acked: Set[int], sinks: Mapping[str, Arrivals], found:
 def _late(plan: Plan, sinks: Mapping[str, Arrivals], found: Found, counted: Mapping[str, int]) -> Iterator[str]:
     """The computation that takes injected records drops, or diverts, each as a whole, and counts it (G14).
 
-    One with weak productions may have sent some of a record that was in time, before its interval was taken over; where
-    it is run again it may be late (G10).
+    One with weak productions may have sent some of what a run made that was never committed, before its interval was
+    taken over; where the record is run again it may be late and was not before, or was and is not (G10). What is not
+    whole then was made by such a run, so that the committed one found the record late.
     """
     node = plan.nodes[0]
     if not node["late"]:
         return
     aside = plan.diverted(node) if node["late"] == "divert" else ""
     others = {sink: arrivals for sink, arrivals in sinks.items() if sink in plan.sinks and sink != aside}
-    gone, perhaps = set(), set()
+    gone: set[int] = set()
+    torn: set[int] = set()
+    either: set[int] = set()
     for number in sorted(_injected_late(plan)):
         diverted = found[aside][number] if aside else 0
         arrived = {sink: found[sink][number] for sink in others}
@@ -124,12 +127,13 @@ def _late(plan: Plan, sinks: Mapping[str, Arrivals], found: Found, counted: Mapp
             gone.add(number)
             whole = bool(diverted) or not aside
         elif not node["strong"] and (diverted or not aside):
-            perhaps.add(number)
+            (either if whole else torn).add(number)
             whole = True
         elif diverted:
             whole = False
         if not whole:
             yield f"late record {number} arrived {arrived} times, and {diverted} times at {aside or 'nobody'} (G14)"
-    if not len(gone) <= counted[node["name"]] <= len(gone) + len(perhaps):
+    least = len(gone) + len(torn)
+    if not least <= counted[node["name"]] <= least + len(either):
         told = f"{node['name']} counted {counted[node['name']]} late records, and {len(gone)} are gone: {gone}"
-        yield f"{told}, of {len(perhaps)} more some productions perhaps (G14)"
+        yield f"{told}; in parts came {torn}, and perhaps both ways {either} (G14)"

@@ -77,3 +77,16 @@ def test_rows_that_change_while_others_are_written_are_written_next_where_a_base
     solo.handle(StatesFlushed(late.number))
     _commit(solo, 5)
     assert solo.state.floor == 4
+
+
+def test_many_rows_are_written_sooner_so_that_a_successor_does_not_wait_for_all_of_a_minute() -> None:
+    solo = Solo(Count(), settings=Settings(flush_interval=_LONG, flush_rows=3, flush_apart=50_000))
+    solo.take(FlushStates)
+    for number in range(2):
+        _commit(solo, number)
+    solo.now += 50_000
+    solo.handle(Tick())
+    assert not solo.take(FlushStates), "two are not many"
+    _commit(solo, 2)
+    (flush,) = solo.take(FlushStates)
+    assert len(flush.rows) == 3

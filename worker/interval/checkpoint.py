@@ -125,7 +125,7 @@ class Checkpointer:
         """When rows should be flushed although nothing commits."""
         if self._flush is not None or not self.state.cells.dirty_count:
             return None
-        return now if self._rows_due(now) else self._flushed_at + self.state.settings.flush_interval
+        return now if self._rows_due(now) else self._flush_at
 
     def idle(self, now: int) -> list[Instruction]:
         """Time has passed and no commit is in flight."""
@@ -149,8 +149,17 @@ class Checkpointer:
     def _rows_due(self, now: int) -> bool:
         """Rows are for the floor, which waits for them with a base, and for memory. Nobody else asks for them before
         they have been behind for long: the later they are written, the more commits share one."""
-        long = now >= self._flushed_at + self.state.settings.flush_interval
-        return long or self._base_waits or self.state.cells.crowded
+        return now >= self._flush_at or self._base_waits or self.state.cells.crowded
+
+    @property
+    def _flush_at(self) -> int:
+        """When rows are written that nothing waits for. Many are written sooner: whoever makes the journal short for a
+        successor has them all to write."""
+        settings = self.state.settings
+        many = self.state.cells.dirty_count >= settings.flush_rows
+        return self._flushed_at + min(
+            settings.flush_interval, settings.flush_apart if many else settings.flush_interval
+        )
 
     @property
     def _base_waits(self) -> bool:

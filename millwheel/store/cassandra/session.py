@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from cassandra import ConsistencyLevel, ProtocolVersion, UnresolvableContactPoints
+from cassandra import ConsistencyLevel, OperationTimedOut, ProtocolVersion, UnresolvableContactPoints
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, ResponseFuture
 from cassandra.cluster import Session as DriverSession
@@ -172,9 +172,10 @@ class Session:
     async def _send(self, statement: object) -> list[Row]:
         if self._closed:
             raise StoreUnavailableError("the store is closed")
-        home = LoopThread.here()
+        home, timeout = LoopThread.here(), self._settings.timeout_seconds
         answer: asyncio.Future[list[Row]] = home.loop.create_future()
         rows: list[Row] = []
+        page_late: asyncio.TimerHandle | None = None
 
         def tell(error: BaseException | None) -> None:
             try:
@@ -183,9 +184,14 @@ class Session:
                 """The loop is closed: nobody waits any more."""
 
         def arrived(page: list[Row] | None) -> None:
+            nonlocal page_late
             assert response is not None, "it answers what was sent"
             rows.extend(page or ())
+            if page_late is not None:
+                page_late.cancel()
             if response.has_more_pages:
+                # The driver sets a deadline to the first page alone.
+                page_late = home.loop.call_later(timeout, tell, OperationTimedOut("no answer to a further page"))
                 response.start_fetching_next_page()
             else:
                 tell(None)
@@ -193,7 +199,7 @@ class Session:
         response: ResponseFuture | None = None
         self._outstanding.add(answer)
         try:
-            response = self._driver.execute_async(statement, timeout=self._settings.timeout_seconds)
+            response = self._driver.execute_async(statement, timeout=timeout)
             response.add_callbacks(arrived, tell)
             return await answer
         except StoreError:
@@ -207,6 +213,8 @@ class Session:
             raise failure from error
         finally:
             self._outstanding.discard(answer)
+            if page_late is not None:
+                page_late.cancel()
             if response is not None:
                 # It knows who is called, and they know it: forty objects that only the collector would find, with all
                 # that was sent, for each request.

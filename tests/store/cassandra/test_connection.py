@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from cassandra.cluster import Cluster, ResponseFuture
 from cassandra.connection import Connection, ConnectionShutdown, DefaultEndPoint
 
+from millwheel.core.keys import ALL_KEYS
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.cassandra.connection import LoopThread, connection_class
-from millwheel.store.contract import Append
+from millwheel.store.contract import Append, StateRow, StoreUnavailableError
 
 
 async def test_a_node_that_hangs_up_before_it_is_ready_has_given_no_connection() -> None:
@@ -48,6 +50,23 @@ async def test_a_connection_that_the_driver_leaves_open_is_closed_with_the_store
     await store.close()
     assert one.is_closed
     assert not one.open_ones
+
+
+async def test_a_further_page_that_never_comes_is_not_waited_for_past_the_deadline(
+    settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver sets a deadline to the first page alone."""
+    store = await CassandraStore.open(replace(settings, timeout_seconds=0.5))
+    try:
+        rows = [StateRow(b"%05d" % number, 1, b"state") for number in range(2_000)]
+        await store.write_states("many-pages", "j", 1, rows)
+        assert len(await store.scan_states("many-pages", ALL_KEYS, None, 2_000)) == 2_000
+        monkeypatch.setattr(ResponseFuture, "start_fetching_next_page", lambda _: None)
+        async with asyncio.timeout(10.0):
+            with pytest.raises(StoreUnavailableError, match="did not answer in time"):
+                await store.scan_states("many-pages", ALL_KEYS, None, 2_000)
+    finally:
+        await store.close()
 
 
 async def test_g13_requests_leave_nothing_behind_that_only_the_collector_finds(settings: CassandraSettings) -> None:
