@@ -108,7 +108,12 @@ def furthest_interval() -> None:
     replace(KeyedComputation, "smallest", lambda _: smallest)
 
 
-@mutation("G7", "a stream's watermark waits for every process that is expected")
+@mutation(
+    "G7",
+    "a stream's watermark waits for every process that is expected",
+    test="tests/authority/test_injectors.py::test_g7_an_expected_process_that_is_missing_holds_the_value_and_is_named_5_2",
+    why="simulated processes of a stream begin nearly together: few runs have records of one that is late",
+)
 def unexpected_injectors() -> None:
     """Processes that have not announced themselves are not waited for."""
 
