@@ -17,9 +17,27 @@ import msgspec
 
 import millwheel as mw
 
-__all__ = ["DIVIDED", "SEEN", "Batch", "Count", "Delay", "Flaky", "Item", "Pass", "Slow", "Window", "assemble", "turns"]
+__all__ = [
+    "DIVIDED",
+    "SEEN",
+    "STATELESS",
+    "Batch",
+    "Count",
+    "Delay",
+    "Flaky",
+    "Item",
+    "Pass",
+    "Slow",
+    "Window",
+    "assemble",
+    "turns",
+]
 
 _ONLY: Final = "only"
+
+STATELESS: Final = "fires, and nothing is known of the key (G2)"
+"""How a complaint ends of which an owner that was cut off is innocent while it has not heard that its computation was
+cancelled: the rows are gone, and so is the journal that it would have to append to."""
 
 SEEN: Final[list[str]] = []
 """What hooks complained of, in the present run."""
@@ -321,7 +339,8 @@ def release(block: _Block, ctx: Any, timer: mw.Timer) -> None:
     state: Gathered = ctx.state
     bucket = state.buckets.pop(timer.tag, None)
     if bucket is None:
-        block.complain(f"timer {timer} of key {ctx.key} fires a second time (G6)")
+        again = "fires a second time (G6)" if state.number else STATELESS
+        block.complain(f"timer {timer} of key {ctx.key} {again}")
         return
     state.number += 1
     steps = [*bucket.steps, Step(block.name, ctx.key, state.number, ctx.watermark)]

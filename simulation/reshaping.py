@@ -180,7 +180,11 @@ async def _change(progress: Progress, client: ControlClient, chance: Random, wha
 async def _resumed(world: World, progress: Progress, client: ControlClient) -> None:
     """A pause of which no outcome was told is ended, whenever it shows: a master that does not follow the coordinator
     for a while tells what was before."""
-    while progress.pauses and not all(settled(world, progress, sink) for sink in world.plan.sinks):
+    plan = world.plan
+    while progress.pauses:
+        sinks = (*plan.sinks, *(plan.added_sinks if progress.added else ()))
+        if all(settled(world, progress, sink) for sink in sinks):
+            return
         try:
             record = (await client.get_topology("simulated")).topology
             if record.state == catalog.TOPOLOGY_STATE_PAUSED:
