@@ -38,20 +38,18 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     return found
 
 
-_USUAL_SLACK: Final = 50
-"""Microseconds: what Linux gives a process that asks for nothing."""
 _PR_SET_TIMERSLACK: Final = 29
 
 
 @contextmanager
 def _slack(micros: int) -> Iterator[None]:
-    """What this thread starts has so much timer slack, and keeps it over exec (prctl(2))."""
+    """What this thread starts has so much timer slack, and keeps it over exec (prctl(2)); 0: as it began with."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(micros * 1_000))
     try:
         yield
     finally:
-        libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(0))  # what this thread had when it began
+        libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(0))
 
 
 class ChildProcess:
@@ -63,11 +61,12 @@ class ChildProcess:
         log: Path,
         environment: Mapping[str, str] | None = None,
         *,
-        timer_slack: int = _USUAL_SLACK,
+        timer_slack: int = 0,
     ) -> None:
         """``log``: what it prints is appended there. ``environment`` is added to this process's own.
 
-        ``timer_slack``: how many microseconds later than asked for the kernel may end its sleeps.
+        ``timer_slack``: how many microseconds later than asked for the kernel may end its sleeps; 0: as many as
+        for this process.
         """
         self._arguments = list(arguments)
         self._environment = {**os.environ, **(environment or {})}

@@ -26,8 +26,8 @@ class Count(mw.Computation[tuple[str, str], int]):
         ctx.state += 1
 
 
-def _solo(checkpoint_entries: int) -> Solo:
-    solo = Solo(Count(), settings=Settings(flush_interval=_LONG, checkpoint_entries=checkpoint_entries))
+def _solo(**settings: int) -> Solo:
+    solo = Solo(Count(), settings=Settings(flush_interval=_LONG, **settings))
     solo.take(FlushStates)
     return solo
 
@@ -80,8 +80,7 @@ def test_rows_that_change_while_others_are_written_are_written_next_where_a_base
 
 
 def test_many_rows_are_written_sooner_so_that_a_successor_does_not_wait_for_all_of_a_minute() -> None:
-    solo = Solo(Count(), settings=Settings(flush_interval=_LONG, flush_rows=3, flush_apart=50_000))
-    solo.take(FlushStates)
+    solo = _solo(flush_rows=3, flush_apart=50_000)
     for number in range(2):
         _commit(solo, number)
     solo.now += 50_000

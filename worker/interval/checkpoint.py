@@ -156,10 +156,10 @@ class Checkpointer:
         """When rows are written that nothing waits for. Many are written sooner: whoever makes the journal short for a
         successor has them all to write."""
         settings = self.state.settings
-        many = self.state.cells.dirty_count >= settings.flush_rows
-        return self._flushed_at + min(
-            settings.flush_interval, settings.flush_apart if many else settings.flush_interval
-        )
+        behind = settings.flush_interval
+        if self.state.cells.dirty_count >= settings.flush_rows:
+            behind = min(behind, settings.flush_apart)
+        return self._flushed_at + behind
 
     @property
     def _base_waits(self) -> bool:

@@ -54,12 +54,14 @@ class CassandraStore:
     def _open(cls, settings: CassandraSettings, kind: type[Connection]) -> Self:
         cluster, driver = connect(settings, kind)
         try:
-            patience = settings.timeout_seconds
-            buckets = until_known(lambda: prepare_keyspace(settings, cluster, driver), patience)
-            session = Session(settings, cluster, driver)
-            kinds = until_known(
-                lambda: [kind.prepare(driver, settings.keyspace) for kind in (Journals, Parts, States)], patience
+            buckets, kinds = until_known(
+                lambda: (
+                    prepare_keyspace(settings, cluster, driver),
+                    [kind.prepare(driver, settings.keyspace) for kind in (Journals, Parts, States)],
+                ),
+                settings.timeout_seconds,
             )
+            session = Session(settings, cluster, driver)
             for statements in kinds:
                 writing_at(statements, settings.write_level)
             journals, parts = Journals(session, kinds[0]), Parts(session, kinds[1])
