@@ -172,9 +172,6 @@ def _cancellations() -> int:
 
 def _passes(error: RequestError) -> bool:
     """Whether another call may go better."""
-    if error.code is FailureCode.INTERNAL:
-        # What gRPC says when the other side ended a call that was just written to; the next call is told why.
-        return "Internal error from Core" in error.message
     return error.code in _PASSING and error.reason != "CURSOR_TAKEN_OVER"
 
 

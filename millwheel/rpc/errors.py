@@ -29,6 +29,8 @@ _LONGEST_TEXT: Final = 4_000
 """Characters of one message, remedy or problem."""
 _MOST_PROBLEM_BYTES: Final = 512 << 10
 """Half of what a client takes as metadata."""
+_UNHEARD: Final = "Internal error from Core"
+"""What gRPC says here, without having asked anybody, where the other side ended the call that is just written to."""
 
 Answer = TypeVar("Answer")
 
@@ -144,6 +146,9 @@ def _has_details(error: grpc.aio.AioRpcError) -> bool:
 
 def _without_details(code: FailureCode, details: str, address: str) -> RequestError:
     place = address or "the server"
+    if code is FailureCode.INTERNAL and _UNHEARD in details:
+        # The answer with the reason was not read. Whatever it was, the next call is told it.
+        return RequestError(FailureCode.UNAVAILABLE, f"{place} ended the call while it was written to", "try again")
     if code is FailureCode.UNAVAILABLE:
         return RequestError(
             code,

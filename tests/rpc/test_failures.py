@@ -13,7 +13,8 @@ from millwheel.rpc.errors import abort, answering, calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import control_pb2 as control
-from millwheel.rpc.v1 import control_pb2_grpc
+from millwheel.rpc.v1 import control_pb2_grpc, subscription_pb2_grpc
+from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.sdk.errors import Problem
 from millwheel.store.contract import StoreUnavailableError
 
@@ -136,6 +137,39 @@ async def test_a_call_that_the_server_does_not_know_is_told_so() -> None:
     with pytest.raises(RequestError, match="does not offer this call"):
         async with calling(address):
             await stub.GetTopology(control.GetTopologyRequest(), timeout=5)
+    await channel.close(None)
+    await server.stop(0)
+
+
+class Ending(subscription_pb2_grpc.SubscriptionServiceServicer):
+    """Ends each call at its first request."""
+
+    async def Subscribe(self, requests, context):  # type: ignore[no-untyped-def]
+        async for _ in requests:
+            await abort(context, RequestError(FailureCode.FAILED_PRECONDITION, "no"))
+        yield wire.SubscribeResponse()
+
+
+async def test_a_call_that_ends_while_it_is_written_to_is_none_that_the_server_failed() -> None:
+    server = create_server()
+    address = bind(server)
+    subscription_pb2_grpc.add_SubscriptionServiceServicer_to_server(Ending(), server)  # type: ignore[abstract]
+    await server.start()
+    channel = open_channel(address)
+    seen: list[RequestError] = []
+
+    async def write() -> None:
+        call = subscription_pb2_grpc.SubscriptionServiceStub(channel).Subscribe()  # type: ignore[call-arg]
+        async with calling(address):
+            while True:
+                await call.write(wire.SubscribeRequest())
+
+    while not any("while it was written to" in error.message for error in seen):
+        assert len(seen) < 5_000, "gRPC always tells why by now: what is made of its own answer can go"
+        with pytest.raises(RequestError) as caught:
+            await write()
+        seen.append(caught.value)
+    assert {error.code for error in seen} <= {FailureCode.FAILED_PRECONDITION, FailureCode.UNAVAILABLE}
     await channel.close(None)
     await server.stop(0)
 
