@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -76,18 +76,27 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
         self, request_iterator: AsyncIterator[pb.ReportRequest], context: Context
     ) -> AsyncIterator[pb.ReportResponse]:
         """Reports one way, those that do not count the other. A malformed one ends the call; those before it count."""
-        ends: dict[AuthorityShell, _Followed] = {}
-        async with aclosing(self._until_stopped(request_iterator, ends, context)) as requests:
-            async for request in requests:
-                if isinstance(request, pb.ReportResponse):
+        heard = _Heard()
+
+        async def coming() -> AsyncGenerator[pb.ReportRequest, None]:
+            try:
+                async for request in request_iterator:
                     yield request
-                    continue
-                try:
-                    response = await self._take(request, ends)
-                except RequestError as error:
-                    await abort(context, error)
-                if response is not None:
-                    yield response
+            finally:
+                heard.end()
+
+        try:
+            sources: list[AsyncGenerator[pb.ReportRequest | list[str], None]] = [coming(), heard.news()]
+            async with aclosing(merged(sources)) as news:
+                async for one in news:
+                    if isinstance(one, list):
+                        yield pb.ReportResponse(wanted=one)
+                    elif (response := await self._take(one, heard)) is not None:
+                        yield response
+        except RequestError as error:
+            await abort(context, error)
+        finally:
+            heard.leave()
 
     async def WatchWatermarks(
         self, request: pb.WatchWatermarksRequest, context: Context
@@ -177,43 +186,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
 
         return await answering(context, work)
 
-    async def _until_stopped(
-        self,
-        requests: AsyncIterator[pb.ReportRequest],
-        ends: Mapping[AuthorityShell, _Followed],
-        context: Context,
-    ) -> AsyncGenerator[pb.ReportRequest | pb.ReportResponse, None]:
-        """The requests, and between them what shards of ``ends`` ask for.
-
-        The call ends when one of the shards does: still reporters, too, look for its successor.
-        """
-        coming: asyncio.Future[pb.ReportRequest] | None = None
-        try:
-            while True:
-                coming = coming or asyncio.ensure_future(anext(requests))
-                waits: set[asyncio.Future[Any]] = {coming}
-                for followed in ends.values():
-                    waits |= {followed.stopped, followed.wanted}
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                for shell, followed in ends.items():
-                    if followed.stopped.done():
-                        await abort(context, AuthorityStoppedError(shell.journal, followed.stopped.result()))
-                    if wanted := followed.take_wanted():
-                        yield pb.ReportResponse(wanted=wanted)
-                if coming.done():
-                    try:
-                        request = coming.result()
-                    except StopAsyncIteration:
-                        return
-                    coming = None
-                    yield request
-        finally:
-            for followed in ends.values():
-                followed.leave()
-            if coming is not None:
-                coming.cancel()
-
-    async def _take(self, request: pb.ReportRequest, ends: dict[AuthorityShell, _Followed]) -> pb.ReportResponse | None:
+    async def _take(self, request: pb.ReportRequest, heard: _Heard) -> pb.ReportResponse | None:
         """Take a batch whole or not at all, and note whose end is to be heard; what of it does not count."""
         batches: dict[AuthorityShell, list[WatermarkReport]] = {}
         for number, message in enumerate(request.intervals):
@@ -223,8 +196,7 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
             batches.setdefault(self._shards.of(report.computation), []).append(report)
         refused: list[Refusal] = []
         for shell, reports in batches.items():
-            if shell not in ends:
-                ends[shell] = _Followed(shell)
+            heard.follow(shell)
             refused += await shell.report(reports)
         if not refused:
             return None
@@ -234,30 +206,55 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
         )
 
 
-class _Followed:
-    """A shard that a Report call has reported to: its end, and what it asks for."""
+class _Heard:
+    """What a Report call hears of the shards that it has reported to: what they ask for, and that they have stopped."""
 
-    def __init__(self, shell: AuthorityShell) -> None:
-        self.stopped: asyncio.Future[str] = asyncio.ensure_future(shell.wait_stopped())
-        self._wants = shell.wants
-        self._queue = shell.wants.listen()
-        self.wanted: asyncio.Future[str] = asyncio.ensure_future(self._queue.get())
+    def __init__(self) -> None:
+        self._wanted: dict[str, None] = {}
+        self._failure: AuthorityStoppedError | None = None
+        self._ended = False
+        self._news = asyncio.Event()
+        self._followed: dict[AuthorityShell, asyncio.Task[None]] = {}
 
-    def take_wanted(self) -> list[str]:
-        """What has been asked for since the last time."""
-        if not self.wanted.done():
-            return []
-        found = [self.wanted.result()]
-        while not self._queue.empty():
-            found.append(self._queue.get_nowait())
-        self.wanted = asyncio.ensure_future(self._queue.get())
-        return sorted(set(found))
+    def follow(self, shell: AuthorityShell) -> None:
+        """Hear of ``shell`` from now on."""
+        if shell not in self._followed:
+            shell.wants.listen(self._want)
+            self._followed[shell] = asyncio.create_task(self._hear_end(shell))
+
+    async def news(self) -> AsyncGenerator[list[str], None]:
+        """Computations that are asked for, until :meth:`end`.
+
+        AuthorityStoppedError when a shard stops: still reporters, too, look for its successor.
+        """
+        while not self._ended:
+            await self._news.wait()
+            self._news.clear()
+            if self._failure is not None:
+                raise self._failure
+            if self._wanted:
+                wanted, self._wanted = sorted(self._wanted), {}
+                yield wanted
+
+    def end(self) -> None:
+        """Hear nothing more: the reporter has hung up."""
+        self._ended = True
+        self._news.set()
 
     def leave(self) -> None:
-        """Hear nothing more of it."""
-        self._wants.leave(self._queue)
-        self.stopped.cancel()
-        self.wanted.cancel()
+        """Have no shard say anything more."""
+        for shell, task in self._followed.items():
+            shell.wants.leave(self._want)
+            task.cancel()
+
+    def _want(self, computation: str) -> None:
+        self._wanted[computation] = None
+        self._news.set()
+
+    async def _hear_end(self, shell: AuthorityShell) -> None:
+        why = await shell.wait_stopped()
+        self._failure = self._failure or AuthorityStoppedError(shell.journal, why)
+        self._news.set()
 
 
 def _wire(reports: Iterable[WatermarkReport]) -> list[pb.IntervalWatermark]:

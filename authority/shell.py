@@ -72,22 +72,20 @@ class Wants:
     """Asks owners for what they have at work: whoever listens passes it on to those who report to it."""
 
     def __init__(self) -> None:
-        self._listeners: dict[asyncio.Queue[str], None] = {}
+        self._listeners: dict[Callable[[str], None], None] = {}
 
-    def listen(self) -> asyncio.Queue[str]:
-        """Hear of what is asked for from now on; :meth:`leave` in the end."""
-        queue: asyncio.Queue[str] = asyncio.Queue()
-        self._listeners[queue] = None
-        return queue
+    def listen(self, want: Callable[[str], None]) -> None:
+        """``want`` is called with what is asked for from now on; :meth:`leave` in the end."""
+        self._listeners[want] = None
 
-    def leave(self, queue: asyncio.Queue[str]) -> None:
+    def leave(self, want: Callable[[str], None]) -> None:
         """Hear nothing more."""
-        self._listeners.pop(queue, None)
+        self._listeners.pop(want, None)
 
     def ask(self, computation: str) -> None:
-        """Ask the owners of ``computation``."""
-        for queue in self._listeners:
-            queue.put_nowait(computation)
+        """Ask the owners of ``computation``, which is known."""
+        for want in self._listeners:
+            want(computation)
 
 
 class AuthorityStoppedError(RequestError):
@@ -246,6 +244,8 @@ class AuthorityShell:
         since = monotonic_ns() // 1_000
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + self._settings.ask, _LOOK_FIRST
+        if self._core.work(computation, since) is None:
+            return None
         self.wants.ask(computation)
         while True:
             work = self._core.work(computation, since)

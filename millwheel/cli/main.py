@@ -11,7 +11,8 @@ import typer
 from typer.core import TyperGroup
 
 from millwheel.cli.failing import exit_code_of, explain
-from millwheel.rpc.security import ENVIRONMENT, TlsFiles, use_tls
+from millwheel.rpc.identity import ENVIRONMENT, TlsFiles, use_tls
+from millwheel.rpc.polling import poll_without_threads
 
 __all__ = ["app", "main"]
 
@@ -80,6 +81,7 @@ def _connections(
 
 def main() -> None:
     """Run the command line, and exit with its code."""
+    poll_without_threads()
     try:
         app()
     except (Exception, KeyboardInterrupt) as error:

@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 import grpc
 
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.security import client_credentials, process_tls
+from millwheel.rpc.identity import process_tls
+from millwheel.rpc.security import client_credentials
 from millwheel.rpc.server import MAX_MESSAGE_BYTES, MAX_METADATA_BYTES
 
 __all__ = ["CHANNEL_OPTIONS", "DEFAULT_DEADLINE", "RETRYABLE", "Backoff", "open_channel", "retrying"]

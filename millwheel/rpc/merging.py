@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Final, Generic, TypeVar
 
 __all__ = ["merged"]
 
 Item = TypeVar("Item")
+
+
+class _End:
+    """What a source puts after its last item."""
+
+
+_END: Final = _End()
 
 
 async def merged(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
@@ -22,30 +29,41 @@ async def merged(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerato
             async for item in only:
                 yield item
         return
-    news: asyncio.Queue[Item] = asyncio.Queue(1)
-    tasks = [asyncio.create_task(_pass_on(source, news)) for source in sources]
-    coming: asyncio.Future[Item] | None = None
+    merging = _Merging[Item]()
+    tasks = [asyncio.create_task(merging.pass_on(source)) for source in sources]
     try:
-        running = set(tasks)
-        while running or not news.empty():
-            coming = coming or asyncio.ensure_future(news.get())
-            waits: set[asyncio.Future[Any]] = {coming, *running}
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if coming.done():
-                item, coming = coming.result(), None
-                yield item
-            for task in [task for task in running if task.done()]:
-                task.result()
-                running.discard(task)
+        running = len(tasks)
+        while running:
+            news = await merging.news.get()
+            if not isinstance(news, _End):
+                yield news
+                continue
+            running -= 1
+            if merging.failure is not None:
+                raise merging.failure
     finally:
         for task in tasks:
             task.cancel()
-        if coming is not None:
-            coming.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _pass_on(source: AsyncGenerator[Item, None], news: asyncio.Queue[Item]) -> None:
-    async with aclosing(source):
-        async for item in source:
-            await news.put(item)
+class _Merging(Generic[Item]):
+    """The one place that all sources put their items into."""
+
+    def __init__(self) -> None:
+        self.news: asyncio.Queue[Item | _End] = asyncio.Queue(1)
+        self.failure: BaseException | None = None
+        """What the first source that failed did."""
+
+    async def pass_on(self, source: AsyncGenerator[Item, None]) -> None:
+        try:
+            async with aclosing(source):
+                async for item in source:
+                    await self.news.put(item)
+        except BaseException as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # gRPC shows the end of a call as a cancellation, too, which it is not: it is told like any other failure.
+            self.failure = self.failure or error
+        await self.news.put(_END)

@@ -13,8 +13,9 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.identity import TlsFiles
 from millwheel.rpc.parsing import Parsing
-from millwheel.rpc.security import TlsFiles, server_credentials
+from millwheel.rpc.security import server_credentials
 
 __all__ = [
     "LOOPBACK",

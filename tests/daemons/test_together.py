@@ -19,7 +19,7 @@ from millwheel.client.watermarks import WatermarkClient
 from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import RequestError
-from millwheel.rpc.security import use_tls
+from millwheel.rpc.identity import use_tls
 from tests.daemons.together import Together, together
 from tests.system import counting as counting_module
 from tests.system.counting import WINDOW, Load, WindowCount, counting

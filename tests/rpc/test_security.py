@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.gate import Gate
-from millwheel.rpc.security import ENVIRONMENT, TlsFiles, process_tls, use_tls
+from millwheel.rpc.identity import ENVIRONMENT, TlsFiles, process_tls, use_tls
 from millwheel.rpc.server import add_health, bind, create_server, set_health
 
 HERE = Path(__file__).parent / "certificates"
@@ -103,7 +103,7 @@ async def test_certificates_are_replaced_while_the_server_runs(address: str, cha
 
 
 def test_the_environment_names_the_files_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.rpc.security._chosen", [])
+    monkeypatch.setattr("millwheel.rpc.identity._chosen", [])
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     assert process_tls() is None

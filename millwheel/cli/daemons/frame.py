@@ -27,7 +27,7 @@ from millwheel.cli.logs import fields
 from millwheel.config import Configuration, Settings
 from millwheel.config.addresses import is_loopback
 from millwheel.rpc.gate import Gate
-from millwheel.rpc.security import use_tls
+from millwheel.rpc.identity import use_tls
 from millwheel.rpc.server import add_health, bind, create_server, set_health
 
 __all__ = ["Daemon", "Role", "run_daemon", "stop_on_signals"]

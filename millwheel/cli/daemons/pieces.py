@@ -19,7 +19,7 @@ from millwheel.coordination.sequencers import draw_sequencer
 from millwheel.core.catalog_keys import CLUSTER_SETTINGS, INTERVALS, split_key
 from millwheel.rpc.channel import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.security import TlsFiles
+from millwheel.rpc.identity import TlsFiles
 from millwheel.rpc.v1.catalog_pb2 import ClusterSettingsRecord
 from millwheel.store.contract import JournalExistsError, StateStore, StoreError
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from millwheel.config import Settings
 from millwheel.config.addresses import split_address
-from millwheel.rpc.security import TlsFiles
+from millwheel.rpc.identity import TlsFiles
 
 __all__ = ["Place", "advertised", "advertised_as", "place_of", "reachable", "tls_of"]
 

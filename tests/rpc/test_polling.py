@@ -1,0 +1,81 @@
+"""gRPC's messages go through no threads of its own in the processes that are ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from millwheel.rpc import polling
+
+_CALLS: Final = 300
+
+_PROGRAM: Final = f"""
+import asyncio, os, sys
+import millwheel.cli.main as entry
+assert "grpc" not in sys.modules, "the command line must not import gRPC before it is told how to poll"
+entry.poll_without_threads()
+import grpc
+
+def woken():
+    found = 0
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{{task}}/status") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        if lines["Name"].strip() == "event_engine":
+            found += int(lines["voluntary_ctxt_switches"])
+    return found
+
+async def main():
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{{port}}") as channel:
+        for _ in range({_CALLS}):
+            try:
+                await channel.unary_unary("/a/b")(b"x", timeout=10)
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+    print(woken())
+    await server.stop(0)
+
+asyncio.run(main())
+"""
+
+
+def _woken(**environment: str) -> int:
+    """How often threads of gRPC's event engine woke up during calls in a process of ours."""
+    clean = {name: value for name, value in os.environ.items() if name != "GRPC_EXPERIMENTS"}
+    ran = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], env={**clean, **environment}, capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "Unknown experiment" not in ran.stderr
+    return int(ran.stdout)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are told apart by /proc")
+def test_calls_wake_no_threads_of_grpc_unless_the_environment_says_otherwise() -> None:
+    assert _woken() < _CALLS / 2
+    assert _woken(GRPC_EXPERIMENTS="event_engine_client") > _CALLS
+
+
+def test_a_process_that_has_imported_grpc_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GRPC_EXPERIMENTS", raising=False)
+    assert "grpc" in sys.modules or __import__("grpc")
+    polling.poll_without_threads()
+    assert "GRPC_EXPERIMENTS" not in os.environ
+
+
+def test_a_release_that_may_not_know_the_switch_is_not_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "modules", {name: one for name, one in sys.modules.items() if name != "grpc"})
+    for release, told in (("1.85.1", True), ("1.86.0", False), ("2.0.0rc1", False)):
+        monkeypatch.setenv("GRPC_EXPERIMENTS", "")
+        monkeypatch.delenv("GRPC_EXPERIMENTS")
+        monkeypatch.setattr(polling, "version", lambda _, release=release: release)
+        polling.poll_without_threads()
+        assert ("GRPC_EXPERIMENTS" in os.environ) is told
