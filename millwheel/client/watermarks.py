@@ -54,7 +54,7 @@ class WatermarkClient:
         *,
         on_refused: Callable[[WatermarkReport], None],
         pending_of: PendingOf = nothing_told,
-        coalesce: float = 0.01,
+        coalesce: float = 0.02,
         refresh: float = 10.0,
         backoff: Backoff | None = None,
     ) -> None:

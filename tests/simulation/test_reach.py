@@ -20,7 +20,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
     ("seed", "told"),
     [
         pytest.param(366, [*HELD_UP, "only the other way"], id="partitions"),
-        pytest.param(49, BALANCED, id="balancing"),
+        pytest.param(91, BALANCED, id="balancing"),
         pytest.param(142, TENDED, id="operators"),
         pytest.param(17, LEFT, id="leaving"),
     ],

@@ -17,7 +17,7 @@ from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_
 __all__ = ["AUTHORITY"]
 
 _GRACE: Final = 10.0
-_COALESCE: Final = 0.01
+_COALESCE: Final = 0.02
 """Seconds from one append of a shard to its next, at least. Watermarks change all the time: to append as soon as the
 append before is done would have the store work more for them than for the records."""
 _REST: Final = 6.0
