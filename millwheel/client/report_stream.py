@@ -32,6 +32,8 @@ __all__ = ["PendingOf", "ReportStream", "connected", "nothing_told"]
 log = logging.getLogger("millwheel.client")
 
 _REPORTS_A_MESSAGE: Final = 1_000
+_OFTEN: Final = 10
+"""Failures in a row, some seconds, after which even those that pass by themselves are worth a line, one in so many."""
 _HEALTHY: Final = 1.0
 """Seconds that a stream must have lasted for its end to count as a first failure."""
 
@@ -44,6 +46,13 @@ PendingOf: TypeAlias = Callable[[str], Mapping[Member, PendingWork]]
 def nothing_told(computation: str) -> Mapping[Member, PendingWork]:
     """The answer of who has nothing to tell."""
     return {}
+
+
+def _level(error: RequestError, before: int) -> int:
+    """How loud a failure is told that had so many ``before`` it."""
+    if error.code not in RETRYABLE:
+        return logging.ERROR
+    return logging.WARNING if before % _OFTEN == _OFTEN - 1 else logging.DEBUG
 
 
 @contextlib.asynccontextmanager
@@ -131,7 +140,7 @@ class ReportStream:
             try:
                 await self._one_stream()
             except RequestError as error:
-                log.log(logging.DEBUG if error.code in RETRYABLE else logging.ERROR, "reporting watermarks: %s", error)
+                log.log(_level(error, failures), "reporting watermarks: %s", error)
             except Exception:
                 # Whoever reports would be silent for good, and hold every low watermark after it.
                 log.exception("watermarks cannot be reported, trying again")

@@ -147,7 +147,7 @@ def _has_details(error: grpc.aio.AioRpcError) -> bool:
 def _without_details(code: FailureCode, details: str, address: str) -> RequestError:
     place = address or "the server"
     if code is FailureCode.INTERNAL and _UNHEARD in details:
-        # The answer with the reason was not read. Whatever it was, the next call is told it.
+        # The answer with the reason was not read. Another call is told it, unless that, too, is written to just then.
         return RequestError(FailureCode.UNAVAILABLE, f"{place} ended the call while it was written to", "try again")
     if code is FailureCode.UNAVAILABLE:
         return RequestError(

@@ -5,18 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 __all__ = ["merged"]
 
 Item = TypeVar("Item")
-
-
-class _End:
-    """What a source puts after its last item."""
-
-
-_END: Final = _End()
 
 
 async def merged(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
@@ -29,41 +22,55 @@ async def merged(sources: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerato
             async for item in only:
                 yield item
         return
-    merging = _Merging[Item]()
-    tasks = [asyncio.create_task(merging.pass_on(source)) for source in sources]
+    came: asyncio.Queue[_News[Item] | _End] = (
+        asyncio.Queue()
+    )  # no more than one of each source: first come, first served
+    tasks = [asyncio.create_task(_pass_on(source, came)) for source in sources]
     try:
         running = len(tasks)
         while running:
-            news = await merging.news.get()
-            if not isinstance(news, _End):
-                yield news
+            news = await came.get()
+            if isinstance(news, _News):
+                news.taken.set()
+                yield news.item
                 continue
             running -= 1
-            if merging.failure is not None:
-                raise merging.failure
+            if news.failure is not None:
+                raise news.failure
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _Merging(Generic[Item]):
-    """The one place that all sources put their items into."""
+class _News(Generic[Item]):
+    """A source's newest item; ``taken`` once it may go on to the next."""
 
-    def __init__(self) -> None:
-        self.news: asyncio.Queue[Item | _End] = asyncio.Queue(1)
-        self.failure: BaseException | None = None
-        """What the first source that failed did."""
+    __slots__ = ("item", "taken")
 
-    async def pass_on(self, source: AsyncGenerator[Item, None]) -> None:
-        try:
-            async with aclosing(source):
-                async for item in source:
-                    await self.news.put(item)
-        except BaseException as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # gRPC shows the end of a call as a cancellation, too, which it is not: it is told like any other failure.
-            self.failure = self.failure or error
-        await self.news.put(_END)
+    def __init__(self, item: Item, taken: asyncio.Event) -> None:
+        self.item = item
+        self.taken = taken
+
+
+class _End:
+    """A source has ended, or failed."""
+
+    __slots__ = ("failure",)
+
+    def __init__(self, failure: BaseException | None) -> None:
+        self.failure = failure
+
+
+async def _pass_on(source: AsyncGenerator[Item, None], came: asyncio.Queue[_News[Item] | _End]) -> None:
+    taken = asyncio.Event()
+    failure: BaseException | None = None
+    try:
+        async with aclosing(source):
+            async for item in source:
+                taken.clear()
+                came.put_nowait(_News(item, taken))
+                await taken.wait()
+    except BaseException as error:
+        failure = error  # a cancellation, too: gRPC shows the end of a call as one
+    came.put_nowait(_End(failure))

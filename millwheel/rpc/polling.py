@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 __all__ = ["poll_without_threads"]
@@ -30,4 +30,7 @@ def poll_without_threads() -> None:
 
 
 def _release() -> tuple[int, ...]:
-    return tuple(int(part) for part in version("grpcio").split(".")[:2])
+    try:
+        return tuple(int(part) for part in version("grpcio").split(".")[:2])
+    except (PackageNotFoundError, ValueError):
+        return (*_KNOWN, 1)  # built in a way of its own: who knows

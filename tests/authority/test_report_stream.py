@@ -10,6 +10,7 @@ import pytest
 from millwheel.client.report_stream import ReportStream
 from millwheel.core.keys import ALL_KEYS
 from millwheel.rpc.channel import Backoff, open_channel
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 from tests.authority.conftest import Serve
@@ -84,3 +85,22 @@ async def test_g8_an_error_that_nobody_foresaw_ends_one_stream_and_not_the_repor
         finally:
             await stream.close()
     assert "once" in caplog.text
+
+
+async def test_a_stream_that_fails_again_and_again_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def nowhere() -> tuple[WatermarkServiceAsyncStub, str]:
+        raise RequestError(FailureCode.UNAVAILABLE, "cannot reach it")
+
+    async def accept(report: WatermarkReport) -> None:
+        pass
+
+    stream = ReportStream(
+        nowhere, accept, lambda report: None, coalesce=0.001, refresh=10, backoff=Backoff(0.001, 0.001)
+    )
+    stream.start()
+    async with asyncio.timeout(10):
+        while not caplog.records:
+            await asyncio.sleep(0.001)
+    await stream.close()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "cannot reach it" in caplog.text

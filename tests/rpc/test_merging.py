@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -60,6 +61,26 @@ async def test_closing_closes_the_sources_which_were_not_read_far_ahead() -> Non
         assert len(seen) == 10
     assert all(source.closed for source in sources)
     assert sum(source.made for source in sources) <= 10 + 1 + len(sources)
+
+
+async def test_a_busy_stream_keeps_nobody_from_being_heard() -> None:
+    busy, failing = Source("a", 10**9), Source("b", 1, ValueError("broken"))
+    with pytest.raises(ValueError, match="broken"):
+        await read(busy, failing)
+    assert busy.made < 1_000
+    assert busy.closed
+
+
+async def test_a_stream_that_ends_quietly_when_it_is_cancelled_holds_nobody_up() -> None:
+    async def quiet() -> AsyncGenerator[tuple[str, int], None]:
+        with contextlib.suppress(asyncio.CancelledError):
+            yield "a", 0
+            await asyncio.Event().wait()
+
+    async with aclosing(merged([quiet(), Source("b", 10**9).read()])) as items:
+        for _ in range(5):
+            await anext(items)
+        await asyncio.sleep(0.01)
 
 
 async def test_who_reads_may_be_cancelled() -> None:
