@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -160,8 +161,10 @@ class LogLink:
         self._call = SubscriptionServiceStub(self._channel).Subscribe()  # type: ignore[call-arg]  # the stubs know no call that is written to
         self._has_moved = False
         self._watching = asyncio.create_task(self._watch(self._call))
-        for request in requests:
-            await self._call.write(request)
+        # A call that has ended already is not written to: who reads it is told why.
+        with suppress(asyncio.InvalidStateError):
+            for request in requests:
+                await self._call.write(request)
 
 
 def _cancellations() -> int:

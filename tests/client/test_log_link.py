@@ -1,0 +1,52 @@
+"""A subscriber is told why the log's owner ended its call, however many requests it had still to send."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millwheel.client.log_link import LogLink
+from millwheel.rpc.errors import abort
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.server import bind, create_server
+from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1 import subscription_pb2 as wire
+from millwheel.rpc.v1 import subscription_pb2_grpc
+
+
+class Refusing(subscription_pb2_grpc.SubscriptionServiceServicer):
+    async def Subscribe(self, requests: Any, context: Any) -> Any:
+        async for _ in requests:
+            await abort(context, RequestError(FailureCode.FAILED_PRECONDITION, "no such cursor"))
+        yield wire.SubscribeResponse()
+
+
+class Control:
+    """Says where the log is."""
+
+    def __init__(self, address: str) -> None:
+        self.answer = control.EnsureStreamLogResponse(incarnation="s.1")
+        self.answer.owner.address = address
+
+    async def ensure_stream_log(self, stream: str) -> control.EnsureStreamLogResponse:
+        return self.answer
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_call_that_ends_while_it_begins_is_told_why() -> None:
+    server = create_server()
+    address = bind(server)
+    subscription_pb2_grpc.add_SubscriptionServiceServicer_to_server(Refusing(), server)  # type: ignore[abstract]
+    await server.start()
+    try:
+        for _ in range(20):
+            link = LogLink(Control(address), "s", patience=30.0)  # type: ignore[arg-type]
+            with pytest.raises(RequestError, match="no such cursor") as caught:
+                await link.read(lambda: [wire.SubscribeRequest()] * 3)
+            assert caught.value.code is FailureCode.FAILED_PRECONDITION
+            await link.close()
+    finally:
+        await server.stop(0)
