@@ -6,11 +6,11 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from cassandra import ConsistencyLevel, OperationTimedOut, ProtocolVersion, UnresolvableContactPoints
+from cassandra import ConsistencyLevel, ProtocolVersion, UnresolvableContactPoints
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, ResponseFuture
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.cluster import Session as DriverSession
 from cassandra.connection import Connection
 from cassandra.policies import (
@@ -21,14 +21,14 @@ from cassandra.policies import (
 )
 from cassandra.query import PreparedStatement, tuple_factory
 
-from millwheel.store.cassandra.connection import LoopThread, hang_up
+from millwheel.store.cassandra.answer import Answer, Row
+from millwheel.store.cassandra.connection import hang_up
 from millwheel.store.cassandra.failures import StoreSettingsError, failure_of
 from millwheel.store.cassandra.settings import CassandraSettings
 from millwheel.store.contract import StoreError, StoreUnavailableError
 
 __all__ = ["Row", "Session", "connect", "writing_at"]
 
-Row = tuple[Any, ...]
 Result = TypeVar("Result")
 
 _RECONNECT_SECONDS: Final = 0.5
@@ -116,7 +116,7 @@ class Session:
         """When the gate was last passed."""
         self._stood_until = 0.0
         """When the gate was passed after it had not been for a whole deadline, though somebody waited."""
-        self._outstanding: set[asyncio.Future[list[Row]]] = set()
+        self._outstanding: set[Answer] = set()
         self._closed = False
 
     async def execute(self, statement: PreparedStatement, values: Sequence[object]) -> list[Row]:
@@ -165,42 +165,18 @@ class Session:
         """Fail what is outstanding, and disconnect."""
         self._closed = True
         for answer in self._outstanding:
-            _settle(answer, None, StoreUnavailableError("the store was closed before Cassandra answered"))
+            answer.fail(StoreUnavailableError("the store was closed before Cassandra answered"))
         await asyncio.to_thread(self._cluster.shutdown)
         await hang_up(self._cluster.connection_class)
 
     async def _send(self, statement: object) -> list[Row]:
         if self._closed:
             raise StoreUnavailableError("the store is closed")
-        home, timeout = LoopThread.here(), self._settings.timeout_seconds
-        answer: asyncio.Future[list[Row]] = home.loop.create_future()
-        rows: list[Row] = []
-        page_late: asyncio.TimerHandle | None = None
-
-        def tell(error: BaseException | None) -> None:
-            try:
-                home.call(_settle, answer, rows, error)
-            except RuntimeError:
-                """The loop is closed: nobody waits any more."""
-
-        def arrived(page: list[Row] | None) -> None:
-            nonlocal page_late
-            assert response is not None, "it answers what was sent"
-            rows.extend(page or ())
-            if page_late is not None:
-                page_late.cancel()
-            if response.has_more_pages:
-                # The driver sets a deadline to the first page alone.
-                page_late = home.loop.call_later(timeout, tell, OperationTimedOut("no answer to a further page"))
-                response.start_fetching_next_page()
-            else:
-                tell(None)
-
-        response: ResponseFuture | None = None
+        timeout = self._settings.timeout_seconds
+        answer = Answer(timeout)
         self._outstanding.add(answer)
         try:
-            response = self._driver.execute_async(statement, timeout=timeout)
-            response.add_callbacks(arrived, tell)
+            answer.follow(self._driver.execute_async(statement, timeout=timeout))
             return await answer
         except StoreError:
             raise
@@ -213,21 +189,7 @@ class Session:
             raise failure from error
         finally:
             self._outstanding.discard(answer)
-            if page_late is not None:
-                page_late.cancel()
-            if response is not None:
-                # It knows who is called, and they know it: forty objects that only the collector would find, with all
-                # that was sent, for each request.
-                response.clear_callbacks()
-
-
-def _settle(answer: asyncio.Future[list[Row]], rows: list[Row] | None, error: BaseException | None) -> None:
-    if answer.done():
-        return
-    if error is not None:
-        answer.set_exception(error)
-    else:
-        answer.set_result(rows or [])
+            answer.leave()
 
 
 def _now() -> float:
