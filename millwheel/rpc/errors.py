@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NoReturn, TypeVar, cast
@@ -152,7 +153,7 @@ def _without_details(code: FailureCode, details: str, address: str) -> RequestEr
     if code is FailureCode.UNAVAILABLE:
         return RequestError(
             code,
-            f"cannot reach a MillWheel server at {place} ({details.rsplit(': ', 1)[-1].rstrip(']')})",
+            f"cannot reach a MillWheel server at {place} ({_cause(details)})",
             "start one with `millwheel server start-dev`, or name another with --address or MILLWHEEL_ADDRESS",
         )
     if code is FailureCode.DEADLINE_EXCEEDED:
@@ -162,6 +163,12 @@ def _without_details(code: FailureCode, details: str, address: str) -> RequestEr
             code, f"{place} does not offer this call ({details})", "check that it is a MillWheel server of this version"
         )
     return RequestError(code, f"{place} failed: {details}", "look at the server's log")
+
+
+def _cause(details: str) -> str:
+    """The last of what gRPC says one within the other, without the system's number for it."""
+    last = details.rsplit(": ", 1)[-1].rstrip("]")
+    return re.sub(r" \(\d+\)$", "", last)
 
 
 @asynccontextmanager
