@@ -18,7 +18,7 @@ import grpc
 
 from millwheel.client.routing_view import RoutingView
 from millwheel.rpc.channel import DEFAULT_DEADLINE, RETRYABLE, Backoff, open_channel, retrying
-from millwheel.rpc.errors import calling
+from millwheel.rpc.errors import calling, ended_unheard
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import (
@@ -89,8 +89,16 @@ class ControlClient:
             for start in range(0, len(content), _CHUNK_BYTES):
                 yield control.UploadPackageRequest(chunk=content[start : start + _CHUNK_BYTES])
 
-        answer = await self._call(lambda: self._topologies().UploadPackage(chunks(), timeout=_UPLOAD_DEADLINE))
-        return not answer.already_known
+        async def upload() -> control.UploadPackageResponse:
+            try:
+                return await self._topologies().UploadPackage(chunks(), timeout=_UPLOAD_DEADLINE)
+            except grpc.aio.AioRpcError as error:
+                if ended_unheard(error):
+                    # Perhaps another replica leads: a call that writes nothing more is told which.
+                    await self._topologies().ListTopologies(control.ListTopologiesRequest(), timeout=DEFAULT_DEADLINE)
+                raise
+
+        return not (await self._call(upload)).already_known
 
     async def download_package(self, digest: str) -> bytes:
         """The code package of that digest."""

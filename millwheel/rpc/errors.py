@@ -19,7 +19,16 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.sdk.errors import Problem
 from millwheel.store.contract import CorruptValueError, StoreError
 
-__all__ = ["abort", "answering", "as_request_error", "calling", "from_rpc_error", "heed_cancellation", "to_status"]
+__all__ = [
+    "abort",
+    "answering",
+    "as_request_error",
+    "calling",
+    "ended_unheard",
+    "from_rpc_error",
+    "heed_cancellation",
+    "to_status",
+]
 
 _log = logging.getLogger(__name__)
 _DOMAIN: Final = "millwheel.v1"
@@ -110,6 +119,11 @@ def as_request_error(error: Exception) -> RequestError:
     return RequestError(
         FailureCode.INTERNAL, f"the server failed: {type(error).__name__}: {error}", "look at the server's log"
     )
+
+
+def ended_unheard(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the other side ended a call while it was written to, and its answer with the reason was not read."""
+    return error.code() is grpc.StatusCode.INTERNAL and _UNHEARD in _details(error)
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, address: str = "") -> RequestError:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -391,6 +391,36 @@ async def test_7_1_a_standby_names_the_leader_and_takes_over_when_it_is_gone() -
         async with ControlClient(second, patience=10) as client:
             assert [one.spec.name for one in await client.list_topologies()] == ["zeitgeist"]
             assert await client.download_package(DIGEST) == CODE
+    await coordinator.close()
+
+
+class Unheard(ControlClient):
+    """Its uploads to ``standby`` end while they are written, and gRPC keeps the standby's answer to itself."""
+
+    standby = ""
+
+    def _topologies(self) -> Any:
+        real = super()._topologies()
+        if self.address != self.standby:
+            return real
+
+        async def upload(requests: Any, timeout: float) -> None:
+            metadata = grpc.aio.Metadata()
+            raise grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, metadata, metadata, "Internal error from Core")
+
+        return SimpleNamespace(UploadPackage=upload, ListTopologies=real.ListTopologies)
+
+
+async def test_7_1_an_upload_whose_refusal_was_not_heard_finds_the_leader() -> None:
+    coordinator, store = MemoryCoordinator(), MemoryStore()
+    async with AsyncExitStack() as both:
+        first, leader = await both.enter_async_context(replica(coordinator, store))
+        await leader.leading()
+        second, _ = await both.enter_async_context(replica(coordinator, store))
+        async with Unheard(second) as client:
+            client.standby = second
+            assert await client.upload_package(DIGEST, CODE)
+            assert client.address == first
     await coordinator.close()
 
 
