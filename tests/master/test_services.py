@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
@@ -406,7 +407,7 @@ class Unheard(ControlClient):
 
         async def upload(requests: Any, timeout: float) -> None:
             metadata = grpc.aio.Metadata()
-            raise grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, metadata, metadata, "Internal error from Core")
+            raise grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, metadata, metadata, "Internal error from Core", "")
 
         return SimpleNamespace(UploadPackage=upload, ListTopologies=real.ListTopologies)
 
@@ -417,8 +418,9 @@ async def test_7_1_an_upload_whose_refusal_was_not_heard_finds_the_leader() -> N
         first, leader = await both.enter_async_context(replica(coordinator, store))
         await leader.leading()
         second, _ = await both.enter_async_context(replica(coordinator, store))
-        async with Unheard(second) as client:
-            client.standby = second
+        client = Unheard(second)
+        client.standby = second
+        async with client:
             assert await client.upload_package(DIGEST, CODE)
             assert client.address == first
     await coordinator.close()
