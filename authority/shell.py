@@ -244,17 +244,15 @@ class AuthorityShell:
         since = monotonic_ns() // 1_000
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + self._settings.ask, _LOOK_FIRST
-        if self._core.work(computation, since) is None:
-            return None
-        self.wants.ask(computation)
-        while True:
-            work = self._core.work(computation, since)
-            if work is None:
-                return None
-            if not work.silent or loop.time() >= until or basis_points >= WHOLE:
-                break
+        work = self._core.work(computation, since)
+        if work is not None:
+            self.wants.ask(computation)
+        while work is not None and work.silent and loop.time() < until and basis_points < WHOLE:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LOOK_LAST)
+            work = self._core.work(computation, since)
+        if work is None:
+            return None
         self._check()
         try:
             value = await self._journaled(

@@ -129,6 +129,10 @@ def ended_unheard(error: grpc.aio.AioRpcError) -> bool:
 def from_rpc_error(error: grpc.aio.AioRpcError, address: str = "") -> RequestError:
     """What a failed call says, with its remedy; a server that cannot be reached is named by ``address``."""
     code = _code(error)
+    if ended_unheard(error):
+        # Another call is told the reason, unless that, too, is written to just then.
+        what = f"{address or 'the server'} ended the call while it was written to"
+        return RequestError(FailureCode.UNAVAILABLE, what, "try again")
     status = rpc_status.from_call(cast(grpc.Call, error)) if _has_details(error) else None
     if status is None:
         return _without_details(code, _details(error), address)
@@ -161,9 +165,6 @@ def _has_details(error: grpc.aio.AioRpcError) -> bool:
 
 def _without_details(code: FailureCode, details: str, address: str) -> RequestError:
     place = address or "the server"
-    if code is FailureCode.INTERNAL and _UNHEARD in details:
-        # The answer with the reason was not read. Another call is told it, unless that, too, is written to just then.
-        return RequestError(FailureCode.UNAVAILABLE, f"{place} ended the call while it was written to", "try again")
     if code is FailureCode.UNAVAILABLE:
         return RequestError(
             code,

@@ -31,14 +31,17 @@ class Answer:
     def follow(self, response: ResponseFuture) -> None:
         """Have it be the answer to what was sent."""
         self._response = response
-        response.add_callbacks(self._arrived, self.fail)
+        response.add_callbacks(self._arrived, self.end)
 
     def __await__(self) -> Generator[Any, None, list[Row]]:
         return self._future.__await__()
 
-    def fail(self, error: BaseException) -> None:
-        """End it with ``error``, unless it has ended."""
-        self._tell(error)
+    def end(self, error: BaseException | None) -> None:
+        """End it, with ``error`` or with what has arrived, unless it has ended. From any thread."""
+        try:
+            self._home.call(self._settle, error)
+        except RuntimeError:
+            """The loop is closed: nobody waits any more."""
 
     def leave(self) -> None:
         """Nobody waits any more."""
@@ -57,16 +60,10 @@ class Answer:
             self._late.cancel()
         if response.has_more_pages:
             late = OperationTimedOut("no answer to a further page")
-            self._late = self._home.loop.call_later(self._timeout, self.fail, late)
+            self._late = self._home.loop.call_later(self._timeout, self.end, late)
             response.start_fetching_next_page()
         else:
-            self._tell(None)
-
-    def _tell(self, error: BaseException | None) -> None:
-        try:
-            self._home.call(self._settle, error)
-        except RuntimeError:
-            """The loop is closed: nobody waits any more."""
+            self.end(None)
 
     def _settle(self, error: BaseException | None) -> None:
         if self._future.done():

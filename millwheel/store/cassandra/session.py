@@ -165,7 +165,7 @@ class Session:
         """Fail what is outstanding, and disconnect."""
         self._closed = True
         for answer in self._outstanding:
-            answer.fail(StoreUnavailableError("the store was closed before Cassandra answered"))
+            answer.end(StoreUnavailableError("the store was closed before Cassandra answered"))
         await asyncio.to_thread(self._cluster.shutdown)
         await hang_up(self._cluster.connection_class)
 
