@@ -25,7 +25,7 @@ from millwheel.authority.percentiles import Work, percentile_value
 from millwheel.authority.registry import AnyComputation, Registry
 from millwheel.authority.shares import Explanation, Refusal
 from millwheel.core.time import MIN_TIMESTAMP, seconds
-from millwheel.rpc.watermarks import AcceptRefusedError, Member, WatermarkReport, injector_computation
+from millwheel.rpc.watermarks import Accepted, AcceptRefusedError, Member, WatermarkReport, injector_computation
 from millwheel.store.contract import Append, JournalHead, PartId
 
 __all__ = ["AuthorityCore", "CoreSettings", "Effects"]
@@ -56,7 +56,7 @@ class Effects:
     ``delete_below``, ``delete_parts``: what the store may forget.
     """
 
-    answers: Sequence[tuple[int, int]] = ()
+    answers: Sequence[tuple[int, Accepted]] = ()
     values: dict[str, int] = field(default_factory=dict)
     sequencers: Sequence[tuple[str, Member, int]] = ()
     removed: Sequence[str] = ()

@@ -65,10 +65,9 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
         async def work() -> pb.AcceptSequencerResponse:
             _check_names(computation=request.computation, process=request.process)
             member = member_from_wire(request)
-            watermark = await self._shards.of(request.computation).accept(
-                request.computation, member, request.sequencer
-            )
-            return pb.AcceptSequencerResponse(watermark_us=watermark)
+            shard = self._shards.of(request.computation)
+            accepted = await shard.accept(request.computation, member, request.sequencer)
+            return pb.AcceptSequencerResponse(watermark_us=accepted.watermark, heard=accepted.heard)
 
         return await answering(context, work)
 

@@ -22,12 +22,12 @@ class Share(Generic[M]):
     ``member`` and ``sequencer`` never change: a new owner is a new share. ``watermark`` and ``idle``
     are journaled; the rest is what the last report said besides, for explain, and is gone after a
     restart. ``reported_at`` None: no report since the sequencer was accepted (or the restart).
-    ``connection``: the newest of the owner's that was heard of. ``pending``: what it had at work
-    when it was last asked.
+    ``heard``: the largest number of the owner's reports. ``pending``: what it had at work when it was
+    last asked.
     """
 
     __slots__ = (
-        "connection",
+        "heard",
         "hold",
         "idle",
         "input_watermark",
@@ -49,7 +49,7 @@ class Share(Generic[M]):
         self.hold: HoldKind.ValueType = HoldKind.HOLD_KIND_UNSPECIFIED
         self.subject = ""
         self.reported_at: int | None = None
-        self.connection = 0
+        self.heard = 0
         self.pending: PendingWork | None = None
         self.pending_at = 0
 
@@ -57,7 +57,7 @@ class Share(Generic[M]):
         """The same knowledge of a part of the keys."""
         made = Share(member, self.sequencer, self.watermark, idle=self.idle)
         made.input_watermark, made.hold, made.subject = self.input_watermark, self.hold, self.subject
-        made.reported_at = self.reported_at
+        made.reported_at, made.heard = self.reported_at, self.heard
         return made
 
     def note(self, report: WatermarkReport, now: int) -> bool:
@@ -66,9 +66,9 @@ class Share(Generic[M]):
         One connection keeps the order of its reports. Of two, the older one's may lie unread while the newer one's
         are taken: its owner was idle then, say, and now is not.
         """
-        if report.connection < self.connection:
+        if report.number < self.heard:
             return False
-        self.connection = report.connection
+        self.heard = report.number
         self.input_watermark = report.input_watermark
         self.hold = report.hold
         self.subject = report.subject

@@ -101,7 +101,7 @@ class ReportStream:
         self._accepting: dict[Key, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._not_before = 0.0
-        self._connection = 0
+        self._number = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -116,13 +116,16 @@ class ReportStream:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._task = None
 
-    def report(self, report: WatermarkReport) -> None:
-        """Send ``report`` soon, unless a newer one of the same member comes before."""
+    def report(self, report: WatermarkReport) -> int:
+        """Number ``report`` and send it soon, unless a newer one of the same member comes before; its number."""
         key = (report.computation, report.member)
+        self._number += 1
+        report.number = self._number
         self._newest[key] = report
         if key not in self._accepting:
             self._unsent[key] = None
             self._changed.set()
+        return report.number
 
     def forget(self, computation: str, member: Member) -> None:
         """Send nothing more of a member."""
@@ -150,7 +153,6 @@ class ReportStream:
     async def _one_stream(self) -> None:
         """Open a stream, send everything, then what changes; returns or raises RequestError when it ends."""
         stub, address = await self._stub()
-        self._connection += 1
         call: Any = stub.Report()  # type: ignore[call-arg]  # the stubs know no call that is written to
         # gRPC itself goes on with a request iterator after the call has ended, by one message, which is lost.
         writer = asyncio.create_task(self._write(call))
@@ -196,7 +198,6 @@ class ReportStream:
             del self._unsent[key]
         newest = [self._newest[key] for key in keys if key not in self._accepting]
         for report in newest:
-            report.connection = self._connection
             report.pending = self._pending.pop((report.computation, report.member), None)
         return newest
 

@@ -12,7 +12,7 @@ from millwheel.client.watermarks import WatermarkClient
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.merging import merged
 from millwheel.rpc.v1 import watermark_pb2 as pb
-from millwheel.rpc.watermarks import BroadcastUpdate, Member, WatermarkReport
+from millwheel.rpc.watermarks import Accepted, BroadcastUpdate, Member, WatermarkReport
 
 __all__ = ["OnePlace", "ShardPlaces", "ShardedWatermarks", "shard_is_away"]
 
@@ -123,13 +123,13 @@ class ShardedWatermarks:
                 with suppress(RequestError):
                     await client.follow()
 
-    async def accept(self, computation: str, member: Member, sequencer: int, patience: float = 60.0) -> int:
+    async def accept(self, computation: str, member: Member, sequencer: int, patience: float = 60.0) -> Accepted:
         """See :meth:`WatermarkClient.accept`."""
         return await self.of(computation).accept(computation, member, sequencer, patience)
 
-    def report(self, report: WatermarkReport) -> None:
+    def report(self, report: WatermarkReport) -> int:
         """See :meth:`WatermarkClient.report`."""
-        self.of(report.computation).report(report)
+        return self.of(report.computation).report(report)
 
     def forget(self, computation: str, member: Member) -> None:
         """See :meth:`WatermarkClient.forget`."""

@@ -21,6 +21,7 @@ from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import (
     SEQUENCER_REFUSED,
+    Accepted,
     AcceptRefusedError,
     BroadcastUpdate,
     Member,
@@ -98,8 +99,8 @@ class WatermarkClient:
 
     # -- owners and injectors --------------------------------------------------------------------
 
-    async def accept(self, computation: str, member: Member, sequencer: int, patience: float = 60.0) -> int:
-        """Have ``sequencer`` accepted for ``member`` (G4); what was last broadcast for it.
+    async def accept(self, computation: str, member: Member, sequencer: int, patience: float = 60.0) -> Accepted:
+        """Have ``sequencer`` accepted for ``member`` (G4); what was last broadcast for it, and what of it was heard.
 
         Do no work before it returns. AcceptRefusedError: somebody else owns it. Any other RequestError: not
         known within ``patience`` seconds; ask again, it is idempotent.
@@ -111,10 +112,11 @@ class WatermarkClient:
             sequencer=sequencer,
         )
 
-        async def call() -> int:
+        async def call() -> Accepted:
             stub, address = await self._stub()
             async with connected(address):
-                return (await stub.AcceptSequencer(request, timeout=DEFAULT_DEADLINE)).watermark_us
+                answer = await stub.AcceptSequencer(request, timeout=DEFAULT_DEADLINE)
+            return Accepted(answer.watermark_us, answer.heard)
 
         try:
             return await retrying(call, patience=patience, backoff=self._backoff)
@@ -123,9 +125,9 @@ class WatermarkClient:
                 raise AcceptRefusedError(error.message) from error
             raise
 
-    def report(self, report: WatermarkReport) -> None:
-        """Report, soon and until it has arrived. Its sequencer was accepted before."""
-        self._stream.report(report)
+    def report(self, report: WatermarkReport) -> int:
+        """Report, soon and until it has arrived; the report's number. Its sequencer was accepted before."""
+        return self._stream.report(report)
 
     def forget(self, computation: str, member: Member) -> None:
         """Report nothing more of a member: it was let go of."""

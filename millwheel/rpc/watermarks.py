@@ -22,6 +22,7 @@ __all__ = [
     "INJECTOR_PREFIX",
     "SEQUENCER_REFUSED",
     "AcceptRefusedError",
+    "Accepted",
     "BroadcastUpdate",
     "Member",
     "PendingWork",
@@ -71,7 +72,7 @@ class WatermarkReport(msgspec.Struct):
 
     ``watermark`` is its output watermark, ``input_watermark`` what it consumes, ``hold`` with
     ``subject`` what the output is held by, ``idle`` that an injector process has nothing to send.
-    ``connection`` grows with each connection of the owner: what an earlier one brings late says nothing any more.
+    ``number`` grows from report to report of the owner: one that comes after a larger one says nothing any more.
     ``pending`` is told where it was asked for.
     """
 
@@ -83,8 +84,16 @@ class WatermarkReport(msgspec.Struct):
     hold: HoldKind.ValueType = HoldKind.HOLD_KIND_UNSPECIFIED
     subject: str = ""
     idle: bool = False
-    connection: int = 0
+    number: int = 0
     pending: PendingWork | None = None
+
+
+class Accepted(NamedTuple):
+    """The answer to whoever has a sequencer accepted: what was last broadcast for it, and the largest number of its
+    reports that was taken. What that report says is as durable as the acceptance."""
+
+    watermark: int
+    heard: int = 0
 
 
 class BroadcastUpdate(NamedTuple):
@@ -152,7 +161,7 @@ def report_to_wire(report: WatermarkReport) -> watermark_pb2.IntervalWatermark:
         hold=watermark_pb2.WatermarkHold(kind=report.hold, subject=report.subject),
         input_watermark_us=report.input_watermark,
         idle=report.idle,
-        connection=report.connection,
+        number=report.number,
         pending=None if report.pending is None else _pending_to_wire(report.pending),
     )
 
@@ -170,7 +179,7 @@ def report_from_wire(message: watermark_pb2.IntervalWatermark, where: str = "") 
         hold.kind,
         hold.subject,
         message.idle,
-        message.connection,
+        message.number,
         _pending_from_wire(message.pending, f"{where}pending") if message.HasField("pending") else None,
     )
 

@@ -54,7 +54,7 @@ def hearsay_of_predecessors() -> None:
             if over and told.sequencer < max(share.sequencer for _, share in over):
                 share = over[0][1]
                 told = msgspec.structs.replace(told, member=share.member, sequencer=share.sequencer)
-                told.connection = share.connection
+                told.number = share.heard
             return report(self, told, now)
 
         return heard
@@ -136,7 +136,7 @@ def unexpected_injectors() -> None:
     "a process that is idle leaves the minimum",
     seeds=0,
     test="tests/authority/test_injectors.py::test_g8_an_idle_process_leaves_the_minimum_5_2",
-    why="no simulated source falls idle",
+    why="simulated sources are idle for seconds: what waits for them goes on when they do",
 )
 def idle_ones_counted() -> None:
     """The minimum waits for processes that have nothing to send."""

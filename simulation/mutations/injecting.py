@@ -10,7 +10,9 @@ from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.ids import IdHasher
 from millwheel.client.injector.publication import Publication
 from millwheel.client.injector.sending import Sending
+from millwheel.client.watermarks import WatermarkClient
 from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.rpc.watermarks import Accepted
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []
@@ -65,3 +67,20 @@ def not_sent_again() -> None:
         self.acked(flight, ())
 
     replace(Sending, "_bring_back", lambda _: bring_back)
+
+
+@mutation(
+    "G7",
+    "a process that wakes or finishes goes on when its report of it is in the authority's journal",
+)
+def settled_unheard() -> None:
+    """Any answer of the authority's is taken for one to the report that came before the question."""
+
+    def make(accept: Any) -> Any:
+        async def accepted(self: WatermarkClient, *told: Any) -> Accepted:
+            answer: Accepted = await accept(self, *told)
+            return answer._replace(heard=1 << 63)
+
+        return accepted
+
+    replace(WatermarkClient, "accept", make)

@@ -135,7 +135,7 @@ class Shard:
 
     def perform(self, effects: Effects) -> None:
         """What the shell does once an append is journaled."""
-        self.answers.update(effects.answers)
+        self.answers.update((token, accepted.watermark) for token, accepted in effects.answers)
         for name, value in effects.values.items():
             self._heard(name, value)
         if effects.delete_below is not None:

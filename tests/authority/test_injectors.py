@@ -167,12 +167,12 @@ def test_g7_idleness_and_finishing_survive_a_restart() -> None:
 
 def test_g7_a_report_that_was_held_up_does_not_put_a_waking_process_back_to_idleness_5_2() -> None:
     shard = announced("a", "b")
-    shard.report("a", 1, 10, INJECTOR, connection=1)
-    shard.report("b", 2, 10, INJECTOR, connection=1)
-    assert shard.report("a", 1, 10, INJECTOR, connection=2) == 10, "it has something to send, by a connection anew"
-    shard.say("a", 1, 10, INJECTOR, idle=True, connection=1)
-    assert shard.report("b", 2, 500, INJECTOR, connection=1) == 10
-    assert shard.report("a", 1, 10, INJECTOR, idle=True, connection=2) == 500
+    shard.report("a", 1, 10, INJECTOR, number=1)
+    shard.report("b", 2, 10, INJECTOR, number=1)
+    assert shard.report("a", 1, 10, INJECTOR, number=2) == 10, "it has something to send, by a connection anew"
+    shard.say("a", 1, 10, INJECTOR, idle=True, number=1)
+    assert shard.report("b", 2, 500, INJECTOR, number=1) == 10
+    assert shard.report("a", 1, 10, INJECTOR, idle=True, number=2) == 500
 
 
 def test_g7_to_be_accepted_again_is_answered_when_the_end_of_idleness_is_journaled_5_2() -> None:

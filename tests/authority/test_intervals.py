@@ -256,9 +256,9 @@ def test_explain_is_cut_at_its_limit_and_says_so() -> None:
 def test_g8_a_report_that_was_held_up_does_not_take_back_a_newer_one_7_2() -> None:
     shard = Shard()
     left, right = shard.own_all([LEFT, RIGHT])
-    shard.say(*left, 50, connection=2)
-    assert shard.say(*left, 20, connection=1) == []
-    assert shard.report(*right, 60, connection=1) == 50
+    shard.say(*left, 50, number=2)
+    assert shard.say(*left, 20, number=1) == []
+    assert shard.report(*right, 60, number=1) == 50
 
 
 def test_a_removed_computation_is_forgotten_and_its_remnants_are_refused() -> None:

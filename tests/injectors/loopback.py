@@ -23,8 +23,8 @@ from millwheel.rpc.v1.control_pb2_grpc import RoutingServiceServicer, add_Routin
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer, add_DeliveryServiceServicer_to_server
 from millwheel.rpc.v1.injection_pb2_grpc import InjectionServiceServicer, add_InjectionServiceServicer_to_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
-from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import Sender
+from tests.authority.faulty import FaultyStore
 from tests.injectors.receivers import ACKED, NOT_OWNER, Answer, Consumer
 
 __all__ = ["Authority", "Cluster", "Worker", "cluster"]
@@ -60,15 +60,17 @@ def _as_send(request: delivery_pb2.DeliverRequest, address: str, token: int) -> 
 
 
 class Authority(WatermarkServicer):
-    """The real one, which may be made to wait before it explains or broadcasts anything, or to start again."""
+    """The real one, which may be made to wait before it hears, accepts or broadcasts anything, or to start again."""
 
-    def __init__(self, store: MemoryStore, shell: AuthorityShell) -> None:
+    def __init__(self, store: FaultyStore, shell: AuthorityShell) -> None:
         super().__init__(shell)
-        self._shell = shell
-        self._store = store
+        self.shell = shell
+        self.store = store
         self._sequencer = 1
-        self.explaining = asyncio.Event()
-        self.explaining.set()
+        self.hearing = asyncio.Event()
+        self.hearing.set()
+        self.accepting = asyncio.Event()
+        self.accepting.set()
         self.broadcasting = asyncio.Event()
         self.broadcasting.set()
 
@@ -80,18 +82,29 @@ class Authority(WatermarkServicer):
 
     async def start_again(self) -> None:
         """Die, and be there again with what is in the journal."""
-        await self._shell.close()
+        await self.shell.close()
         self._sequencer += 1
-        self._shell = self._shards = await AuthorityShell.open(self._store, "authority.0", self._sequencer)
+        self.shell = self._shards = await AuthorityShell.open(self.store, "authority.0", self._sequencer)
 
     async def close(self) -> None:
         """The end."""
-        await self._shell.close()
+        await self.shell.close()
 
-    async def ExplainWatermark(self, request: Any, context: Any) -> Any:
+    async def AcceptSequencer(self, request: Any, context: Any) -> Any:
         """When it may."""
-        await self.explaining.wait()
-        return await super().ExplainWatermark(request, context)
+        await self.accepting.wait()
+        return await super().AcceptSequencer(request, context)
+
+    async def Report(self, request_iterator: Any, context: Any) -> Any:
+        """When it may: until then reports are on their way."""
+
+        async def heard() -> AsyncIterator[Any]:
+            async for request in request_iterator:
+                await self.hearing.wait()
+                yield request
+
+        async for response in super().Report(heard(), context):
+            yield response
 
 
 class Worker(DeliveryServiceServicer):
@@ -280,7 +293,7 @@ async def cluster(seed: int, workers: int = 2) -> AsyncIterator[Cluster]:
         await worker.start()
     consumers["x"] = Consumer.new("x", started[0].address)
     consumers["y"] = Consumer.new("y", started[-1].address)
-    store = MemoryStore()
+    store = FaultyStore()
     await store.create_journal("authority.0")
     authority = await AuthorityShell.open(store, "authority.0", 1)
     made = Cluster(consumers, started)  # type: ignore[abstract]  # the calls that injectors do not make

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from random import Random
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
+from millwheel.authority.shell import AuthorityShell
 from millwheel.client.injector import (
     BatchOf,
     BlockingInjector,
@@ -23,6 +25,7 @@ from millwheel.client.injector import (
 )
 from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.sdk.errors import UsageError
 from tests.injectors.loopback import Cluster, cluster
 from tests.injectors.test_shell import QUICK, SETTINGS, check_once, trouble, values
@@ -44,14 +47,14 @@ async def test_g7_a_wake_that_is_cancelled_is_made_good_before_anything_is_sent_
         ):
             await other.advance(1_000)
             await sleeper.idle()
-            made.watermarks.explaining.clear()
+            made.watermarks.accepting.clear()
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(sleeper.send(values(0, 1)[0], timestamp=2_000), 0.1)
             again = asyncio.create_task(sleeper.send(values(0, 1)[0], timestamp=2_000))
             await asyncio.sleep(0.1)
             assert not again.done()
             assert made.workers[0].batches == []
-            made.watermarks.explaining.set()
+            made.watermarks.accepting.set()
             await again
             await sleeper.flush()
         check_once(made, 1)
@@ -73,12 +76,12 @@ async def test_g7_who_waits_for_room_while_the_process_goes_idle_has_it_woken_fi
             await asyncio.sleep(0.05)
             assert not idling.done()
             assert not waiting.done()
-            made.watermarks.explaining.clear()
+            made.watermarks.accepting.clear()
             consumer.hold = False
             await asyncio.wait_for(idling, 5)
             await asyncio.sleep(0.1)
             assert not waiting.done(), "the authority does not know yet that this process takes part again"
-            made.watermarks.explaining.set()
+            made.watermarks.accepting.set()
             await asyncio.wait_for(waiting, 5)
             await injector.flush()
         check_once(made, 12)
@@ -101,6 +104,59 @@ async def test_g7_a_process_wakes_where_the_others_are_not_where_it_heard_that_t
         made.watermarks.broadcasting.set()
 
 
+async def test_g7_a_process_that_wakes_while_its_idleness_is_on_its_way_sends_when_the_end_of_it_is_heard_5_2() -> None:
+    """The authority knew it for one that takes part, as it wanted to be, and heard a moment later that it was idle."""
+    async with (
+        cluster(1, workers=1) as made,
+        Injector(made.address, "s", process="a") as sleeper,
+        Injector(made.address, "s", process="b") as other,
+    ):
+        await other.advance(1_000)
+        made.watermarks.hearing.clear()
+        await sleeper.idle()
+        await asyncio.sleep(0.1)  # it is on its way by itself
+        sending = asyncio.create_task(sleeper.send(values(0, 1)[0], timestamp=2_000))
+        await asyncio.sleep(0.1)
+        assert not sending.done()
+        assert made.workers[0].batches == []
+        made.watermarks.hearing.set()
+        await asyncio.wait_for(sending, 5)
+
+
+async def test_g7_a_waking_that_died_with_the_authority_that_heard_of_it_is_told_to_the_next_first_7_2() -> None:
+    """One shard's process had heard it, and its successor, which had not, was taken to confirm that it is journaled."""
+    async with (
+        cluster(1, workers=1) as made,
+        Injector(made.address, "s", process="a") as sleeper,
+        Injector(made.address, "s", process="b") as other,
+    ):
+        authority = made.watermarks
+        await other.advance(1_000)
+        await sleeper.idle()
+        await reaches(authority.shell, 1_000)
+        authority.store.gate.clear()
+        sending = asyncio.create_task(sleeper.send(values(0, 1)[0], timestamp=2_000))
+        await asyncio.sleep(0.2)
+        authority.hearing.clear()
+        await authority.start_again()
+        authority.store.gate.set()
+        await authority.shell.report([WatermarkReport("injector/s", "b", 2, 5_000)])
+        await reaches(authority.shell, 5_000)
+        await asyncio.sleep(0.2)
+        assert not sending.done()
+        assert made.workers[0].batches == []
+        authority.hearing.set()
+        await asyncio.wait_for(sending, 5)
+        assert sleeper.watermark == 5_000, "it begins where the others are"
+
+
+async def reaches(shell: AuthorityShell, watermark: int) -> None:
+    async with asyncio.timeout(5), aclosing(shell.watch(["injector/s"])) as updates:
+        async for news in updates:
+            if news["injector/s"].watermark >= watermark:
+                return
+
+
 async def test_g8_a_watermark_that_is_settled_outlives_the_authority_4_5() -> None:
     """Spark commits a batch when its watermark is out: nobody would say it again."""
     async with cluster(1) as made, Injector(made.address, "s", process="slow"):
@@ -113,10 +169,10 @@ async def test_g8_a_watermark_that_is_settled_outlives_the_authority_4_5() -> No
 
 async def test_g8_finishing_that_was_cut_short_is_done_again_5_2() -> None:
     async with cluster(1) as made, Injector(made.address, "s") as injector:
-        made.watermarks.explaining.clear()
+        made.watermarks.accepting.clear()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(injector.finish(), 0.1)
-        made.watermarks.explaining.set()
+        made.watermarks.accepting.set()
         await injector.finish()
         await injector.finish()
         assert injector.watermark == MAX_TIMESTAMP

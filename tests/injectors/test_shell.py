@@ -217,14 +217,14 @@ async def test_g7_a_process_wakes_before_anything_of_it_is_sent_5_2() -> None:
         ):
             await other.advance(1_000)
             await sleeper.idle()
-            made.watermarks.explaining.clear()
+            made.watermarks.accepting.clear()
             waking = [asyncio.create_task(sleeper.send(value, timestamp=2_000)) for value in values(0, 5)]
             waking.append(asyncio.create_task(sleeper.send_many(values(5, 9), [2_000] * 4)))
             waking.append(asyncio.create_task(sleeper.advance(1_500)))
             await asyncio.sleep(0.1)
             assert not any(task.done() for task in waking)
             assert made.workers[0].batches == []
-            made.watermarks.explaining.set()
+            made.watermarks.accepting.set()
             await asyncio.gather(*waking)
             await sleeper.flush()
             assert sleeper.watermark >= 1_000
@@ -257,11 +257,11 @@ async def test_g8_an_authority_that_moves_before_it_has_answered_is_found_7_2() 
 
 async def test_g8_the_end_is_known_to_the_authority_when_finish_returns_5_2() -> None:
     async with cluster(1) as made, Injector(made.address, "s") as injector:
-        made.watermarks.explaining.clear()
+        made.watermarks.accepting.clear()
         finishing = asyncio.create_task(injector.finish())
         await asyncio.sleep(0.05)
         assert not finishing.done()
-        made.watermarks.explaining.set()
+        made.watermarks.accepting.set()
         await finishing
 
 

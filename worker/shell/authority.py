@@ -58,7 +58,7 @@ class AuthorityLink:
         one holds the keys, or the computation was removed."""
         while True:
             try:
-                return await self._client.accept(computation, keys, sequencer)
+                return (await self._client.accept(computation, keys, sequencer)).watermark
             except AcceptRefusedError as error:
                 raise SequencerRefusedError(computation, sequencer, 0) from error
             except RequestError as error:

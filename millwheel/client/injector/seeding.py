@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from millwheel.client.injector.publication import Published
 from millwheel.client.shards import ShardedWatermarks, ShardPlaces
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import PendingWork, WatermarkReport, injector_computation
 
 __all__ = ["WatermarkSeed"]
 
-log = logging.getLogger("millwheel.client")
-
 _POLL_FIRST: Final = 0.005
 _POLL_LAST: Final = 0.25
-_ROWS: Final = 1_000
 
 
 class WatermarkSeed:
@@ -54,6 +50,8 @@ class WatermarkSeed:
         self._watched: frozenset[str] = frozenset()
         self._watcher: asyncio.Task[None] | None = None
         self._last: Published | None = None
+        self._reported = 0
+        """The number of the report of it."""
         self._closed = False
 
     @property
@@ -67,7 +65,7 @@ class WatermarkSeed:
         AcceptRefusedError: the name is a newer process's. Other RequestErrors: not within ``patience`` seconds.
         """
         await self._client.__aenter__()
-        own = await self._client.accept(self.computation, self._process, self._sequencer, patience)
+        own = (await self._client.accept(self.computation, self._process, self._sequencer, patience)).watermark
         self.follow(())
         async with asyncio.timeout(patience):
             await self._heard.wait()
@@ -109,7 +107,7 @@ class WatermarkSeed:
         if published == self._last:
             return
         self._last = published
-        self._client.report(
+        self._reported = self._client.report(
             WatermarkReport(
                 self.computation,
                 self._process,
@@ -129,35 +127,18 @@ class WatermarkSeed:
         ``patience`` seconds; RequestError: the authority refuses.
         """
         self.report(published)
-        delay = _POLL_FIRST
+        number, delay = self._reported, _POLL_FIRST
         async with asyncio.timeout(patience):
-            while (reached := await self._journaled(published, patience)) is None:
+            while True:
+                # Accepting again changes nothing, and is answered by what is journaled. Only the answer itself may say
+                # that the report has come: whoever is asked beside may have lost the shard to one that never heard it.
+                accepted = await self._client.accept(self.computation, self._process, self._sequencer, patience)
+                if accepted.heard >= number:
+                    return accepted.watermark
                 if self._closed:
                     raise RequestError(FailureCode.CANCELLED, "the injector was closed")
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _POLL_LAST)
-        return reached
-
-    async def _journaled(self, published: Published, patience: float) -> int | None:
-        """What the authority's journal has of the process, once that is ``published`` or more."""
-        if not await self._knows(published):
-            return None
-        # Accepting again changes nothing, and is answered when all that came before it is journaled.
-        reached = await self._client.accept(self.computation, self._process, self._sequencer, patience)
-        return reached if reached >= published.watermark else None
-
-    async def _knows(self, published: Published) -> bool:
-        try:
-            told = await self._client.explain(self.computation, _ROWS)
-        except RequestError as error:
-            log.debug("explain %s: %s", self.computation, error)
-            return False
-        for row in [*told.intervals, *told.holding]:
-            if row.process == self._process and row.sequencer == self._sequencer:
-                if published.watermark == MAX_TIMESTAMP:
-                    return row.watermark_us == MAX_TIMESTAMP
-                return row.watermark_us >= published.watermark and row.idle == published.idle
-        return False
 
     def _refused(self, report: WatermarkReport) -> None:
         self._on_superseded(f"the low watermark authority refused sequencer {report.sequencer}")

@@ -95,16 +95,20 @@ class AcceptSequencerResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WATERMARK_US_FIELD_NUMBER: _builtins.int
+    HEARD_FIELD_NUMBER: _builtins.int
     watermark_us: _builtins.int
     """What was last broadcast for these keys."""
+    heard: _builtins.int
+    """The largest number of the sequencer's reports that were taken: what they say is journaled with this answer. 0: none."""
     def __init__(
         self,
         *,
         watermark_us: _builtins.int = ...,
+        heard: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heard", b"heard", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -145,7 +149,7 @@ class IntervalWatermark(_message.Message):
     INPUT_WATERMARK_US_FIELD_NUMBER: _builtins.int
     IDLE_FIELD_NUMBER: _builtins.int
     SILENCE_US_FIELD_NUMBER: _builtins.int
-    CONNECTION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
     process: _builtins.str
@@ -156,9 +160,9 @@ class IntervalWatermark(_message.Message):
     """An injector process that has nothing to send leaves the minimum until it reports again."""
     silence_us: _builtins.int
     """Explain: how long ago the last report came, microseconds; absent if none has since the sequencer was accepted."""
-    connection: _builtins.int
-    """Grows with each connection of who reports. What comes by an earlier one than the newest heard of was held up on its
-    way, and counts for nothing.
+    number: _builtins.int
+    """Grows from report to report of one member and sequencer. One with a smaller number than was heard of was held up on
+    its way, and counts for nothing.
     """
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval: ...
@@ -182,12 +186,12 @@ class IntervalWatermark(_message.Message):
         input_watermark_us: _builtins.int = ...,
         idle: _builtins.bool = ...,
         silence_us: _builtins.int | None = ...,
-        connection: _builtins.int = ...,
+        number: _builtins.int = ...,
         pending: Global___PendingTimestamps | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "hold", b"hold", "keys", b"keys", "pending", b"pending", "silence_us", b"silence_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "computation", b"computation", "connection", b"connection", "hold", b"hold", "idle", b"idle", "input_watermark_us", b"input_watermark_us", "keys", b"keys", "pending", b"pending", "process", b"process", "sequencer", b"sequencer", "silence_us", b"silence_us", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "computation", b"computation", "hold", b"hold", "idle", b"idle", "input_watermark_us", b"input_watermark_us", "keys", b"keys", "number", b"number", "pending", b"pending", "process", b"process", "sequencer", b"sequencer", "silence_us", b"silence_us", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__silence_us: _TypeAlias = _typing.Literal["silence_us"]  # noqa: Y015
     _WhichOneofArgType__silence_us: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us"]  # noqa: Y015
