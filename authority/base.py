@@ -33,7 +33,7 @@ def process_row(share: AnyShare) -> ProcessRow:
     """The row of a process's share."""
     process = share.member
     assert isinstance(process, str)
-    return ProcessRow(process, share.sequencer, share.watermark, share.idle)
+    return ProcessRow(process, share.sequencer, share.watermark, share.idle, share.heard)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from millwheel.authority.percentiles import Work, percentile_value
 from millwheel.authority.registry import AnyComputation, Registry
 from millwheel.authority.shares import Explanation, Refusal
 from millwheel.core.time import MIN_TIMESTAMP, seconds
-from millwheel.rpc.watermarks import Accepted, AcceptRefusedError, Member, WatermarkReport, injector_computation
+from millwheel.rpc.watermarks import AcceptRefusedError, Member, WatermarkReport, injector_computation
 from millwheel.store.contract import Append, JournalHead, PartId
 
 __all__ = ["AuthorityCore", "CoreSettings", "Effects"]
@@ -56,7 +56,7 @@ class Effects:
     ``delete_below``, ``delete_parts``: what the store may forget.
     """
 
-    answers: Sequence[tuple[int, Accepted]] = ()
+    answers: Sequence[tuple[int, int]] = ()
     values: dict[str, int] = field(default_factory=dict)
     sequencers: Sequence[tuple[str, Member, int]] = ()
     removed: Sequence[str] = ()
@@ -104,15 +104,20 @@ class AuthorityCore:
 
     # -- events ----------------------------------------------------------------------------------
 
-    def accept_sequencer(self, token: int, computation: str, member: Member, sequencer: int) -> None:
-        """Let ``sequencer`` speak for ``member``, from now on (G4); its token is answered once that is journaled.
+    def accept_sequencer(
+        self, token: int, computation: str, member: Member, sequencer: int, report_number: int = 0
+    ) -> None:
+        """Let ``sequencer`` speak for ``member``, from now on (G4); its token is answered once that is journaled, and
+        so is what a process has reported up to ``report_number``.
 
         AcceptRefusedError if a larger one holds any of it, or the computation (an injector: that life) was removed.
+        ReportNotHeardError if neither that report was taken nor a later one.
         """
         if self._registry.is_over(computation, sequencer):
             raise AcceptRefusedError(f"sequencer {sequencer}: {computation} was removed since it was drawn")
         if isinstance(member, str):
-            self._pending.accepted(token, computation, self._registry.injector(computation).accept(member, sequencer))
+            accepted = self._registry.injector(computation).accept(member, sequencer, report_number)
+            self._pending.accepted(token, computation, accepted)
         else:
             self._pending.accepted(token, computation, self._registry.keyed(computation).accept(member, sequencer))
         # Replacing shares never raises the minimum, for a share starts from what it replaces.

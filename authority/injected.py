@@ -14,7 +14,7 @@ from millwheel.authority.percentiles import Work, work_of
 from millwheel.authority.shares import Acceptance, Explanation, Refusal, Share, ShareView
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
+from millwheel.rpc.watermarks import AcceptRefusedError, ReportNotHeardError, WatermarkReport
 
 __all__ = ["InjectorComputation"]
 
@@ -62,28 +62,31 @@ class InjectorComputation:
             del self._processes[share.member]
         return dropped
 
-    def accept(self, process: str, sequencer: int) -> Acceptance[str]:
+    def accept(self, process: str, sequencer: int, report_number: int = 0) -> Acceptance[str]:
         """Announce ``process`` (G4).
 
         A process starts from its own last value. AcceptRefusedError if it holds a larger sequencer, or is
-        not expected. Asking again changes nothing.
+        not expected. Asking again changes nothing; with a number it is asked what was heard, and nothing else:
+        ReportNotHeardError if it was neither that report nor a later one.
         """
         if self.expected and process not in self.expected:
             known = ", ".join(sorted(self.expected))
             raise AcceptRefusedError(f"{self.name} expects no process {process!r}, only: {known}")
         last = self._processes.get(process)
-        if last is not None and last.sequencer == sequencer:
+        if last is not None and last.sequencer == sequencer and last.heard >= report_number:
             return Acceptance(last)
         if last is not None and last.sequencer > sequencer:
             raise AcceptRefusedError(
                 f"sequencer {sequencer} for process {process!r} of {self.name}: it holds sequencer {last.sequencer}"
             )
+        if report_number:
+            raise ReportNotHeardError(process, report_number)
         made = Share(process, sequencer, MIN_TIMESTAMP if last is None else last.watermark)
         self.put(made)
         return Acceptance(made, () if last is None else (last,))
 
     def put(self, made: Share[str]) -> None:
-        """Let ``made`` be its process's share."""
+        """Let ``made`` be its process's share, as it is accepted or was journaled."""
         self._processes[made.member] = made
 
     def report(self, report: WatermarkReport, now: int) -> Share[str] | Refusal | None:
@@ -102,10 +105,6 @@ class InjectorComputation:
             return None
         share.watermark, share.idle = watermark, report.idle
         return share
-
-    def restore(self, process: str, sequencer: int, watermark: int, *, idle: bool) -> None:
-        """Replay a journaled value."""
-        self.put(Share(process, sequencer, watermark, idle=idle))
 
     def shares(self) -> list[Share[str]]:
         """All processes' shares by name; a copy."""

@@ -54,12 +54,13 @@ class KeysRow(msgspec.Struct, array_like=True, gc=False):
 
 
 class ProcessRow(msgspec.Struct, array_like=True, gc=False):
-    """The value of one injector process."""
+    """The value of one injector process, and the number of the last report that it rests on."""
 
     process: str
     sequencer: int
     watermark: int
     idle: bool
+    heard: int = 0
 
     def size(self) -> int:
         """About how many bytes it takes."""

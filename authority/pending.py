@@ -19,7 +19,7 @@ from millwheel.authority.journal import (
     Remove,
 )
 from millwheel.authority.shares import Acceptance, AnyShare, M, Share
-from millwheel.rpc.watermarks import Accepted, Member
+from millwheel.rpc.watermarks import Member
 
 __all__ = ["Pending", "Taken"]
 
@@ -29,7 +29,7 @@ class Taken:
     """An entry; the tokens it answers with their values; the sequencers it accepts; the computations it removes."""
 
     entry: Entry
-    answers: list[tuple[int, Accepted]] = field(default_factory=list)
+    answers: list[tuple[int, int]] = field(default_factory=list)
     sequencers: list[tuple[str, Member, int]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
 
@@ -104,11 +104,11 @@ class Pending:
             if used >= size:
                 break
             count += 1
-            watermark, heard = value_of(computation), 0
+            watermark = value_of(computation)
             change: Change
             if isinstance(subject, Share):
                 change = _accepted(computation, subject)
-                watermark, heard = max(watermark, subject.watermark), subject.heard
+                watermark = max(watermark, subject.watermark)
                 taken.sequencers.append((computation, subject.member, subject.sequencer))
             else:
                 change = subject
@@ -118,7 +118,7 @@ class Pending:
                     watermark = subject.watermark
             used += _size(change)
             taken.entry.changes.append(change)
-            taken.answers.append((token, Accepted(watermark, heard)))
+            taken.answers.append((token, watermark))
         del self.changes[:count]
         return used
 

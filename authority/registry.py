@@ -8,7 +8,7 @@ from typing import Final
 from millwheel.authority.injected import InjectorComputation
 from millwheel.authority.journal import AcceptKeys, AcceptProcess, Change, Entry, Expect, Part, Percentile, Remove
 from millwheel.authority.keyed import KeyedComputation
-from millwheel.authority.shares import Share
+from millwheel.authority.shares import Share, process_share
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import INJECTOR_PREFIX, is_injector
@@ -108,7 +108,7 @@ class Registry:
                 self.keyed(name).restore(KeyInterval(row.start, row.end), row.sequencer, row.watermark)
         for name, processes in entry.processes.items():
             for process in processes:
-                self.injector(name).restore(process.process, process.sequencer, process.watermark, idle=process.idle)
+                self.injector(name).put(process_share(process))
         for name, value in entry.values.items():
             computation = self._computations[name]
             computation.value = max(computation.value, value)
@@ -118,8 +118,7 @@ class Registry:
             keys = change.row
             self.keyed(change.computation).put(Share(KeyInterval(keys.start, keys.end), keys.sequencer, keys.watermark))
         elif isinstance(change, AcceptProcess):
-            row = change.row
-            self.injector(change.computation).put(Share(row.process, row.sequencer, row.watermark, idle=row.idle))
+            self.injector(change.computation).put(process_share(change.row))
         elif isinstance(change, Expect):
             self.injector(change.computation).expect(change.processes, change.as_of)
         elif isinstance(change, Percentile):
@@ -139,8 +138,7 @@ def _keyed(name: str, parts: list[Part]) -> KeyedComputation:
 
 
 def _injector(name: str, parts: list[Part]) -> InjectorComputation:
-    rows = [row for part in parts for row in part.processes]
-    shares = [Share(row.process, row.sequencer, row.watermark, idle=row.idle) for row in rows]
+    shares = [process_share(row) for part in parts for row in part.processes]
     first = parts[0]
     value = max(part.value for part in parts)
     return InjectorComputation(name, value, shares, first.expected, first.expected_as_of)

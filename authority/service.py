@@ -60,14 +60,21 @@ class WatermarkServicer(watermark_pb2_grpc.WatermarkServiceServicer):
         self._shards = shards
 
     async def AcceptSequencer(self, request: pb.AcceptSequencerRequest, context: Context) -> pb.AcceptSequencerResponse:
-        """Journaled before it is answered (G4); FAILED_PRECONDITION with SEQUENCER_REFUSED if a larger one holds it."""
+        """Journaled before it is answered (G4).
+
+        FAILED_PRECONDITION: SEQUENCER_REFUSED if a larger one holds it, REPORT_NOT_HEARD if a process asks whether a
+        report was taken that was not.
+        """
 
         async def work() -> pb.AcceptSequencerResponse:
             _check_names(computation=request.computation, process=request.process)
             member = member_from_wire(request)
-            shard = self._shards.of(request.computation)
-            accepted = await shard.accept(request.computation, member, request.sequencer)
-            return pb.AcceptSequencerResponse(watermark_us=accepted.watermark, heard=accepted.heard)
+            if request.report_number and not isinstance(member, str):
+                raise _invalid("report_number", "is set: only the processes of injectors ask what was heard")
+            watermark = await self._shards.of(request.computation).accept(
+                request.computation, member, request.sequencer, request.report_number
+            )
+            return pb.AcceptSequencerResponse(watermark_us=watermark)
 
         return await answering(context, work)
 

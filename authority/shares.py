@@ -6,12 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from millwheel.authority.journal import ProcessRow
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import Member, PendingWork, WatermarkReport
 
-__all__ = ["Acceptance", "AnyShare", "Computation", "Explanation", "M", "Refusal", "Share", "ShareView"]
+__all__ = [
+    "Acceptance",
+    "AnyShare",
+    "Computation",
+    "Explanation",
+    "M",
+    "Refusal",
+    "Share",
+    "ShareView",
+    "process_share",
+]
 
 M = TypeVar("M", KeyInterval, str)
 
@@ -20,10 +31,10 @@ class Share(Generic[M]):
     """One member's part in a computation's minimum.
 
     ``member`` and ``sequencer`` never change: a new owner is a new share. ``watermark`` and ``idle``
-    are journaled; the rest is what the last report said besides, for explain, and is gone after a
-    restart. ``reported_at`` None: no report since the sequencer was accepted (or the restart).
-    ``heard``: the largest number of the owner's reports. ``pending``: what it had at work when it was
-    last asked.
+    are journaled, and of processes ``heard``, the largest number of the owner's reports: what was overtaken must not
+    put one back to idleness after a restart either. The rest is what the last report said besides, for explain,
+    and is gone after a restart. ``reported_at`` None: no report since the sequencer was accepted (or the restart).
+    ``pending``: what it had at work when it was last asked.
     """
 
     __slots__ = (
@@ -80,6 +91,13 @@ class Share(Generic[M]):
     def told(self, since: int) -> PendingWork | None:
         """What the owner has told of its work since ``since``."""
         return self.pending if self.pending_at >= since else None
+
+
+def process_share(row: ProcessRow) -> Share[str]:
+    """The share of a journaled row."""
+    share = Share(row.process, row.sequencer, row.watermark, idle=row.idle)
+    share.heard = row.heard
+    return share
 
 
 AnyShare = Share[KeyInterval] | Share[str]

@@ -26,7 +26,7 @@ from millwheel.authority.percentiles import WHOLE
 from millwheel.authority.shares import Explanation, Refusal
 from millwheel.authority.writer import JournalWriter, read_core
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.watermarks import Accepted, AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport
+from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport
 from millwheel.store.contract import Append, SequencerRefusedError, StateStore
 
 __all__ = ["AuthorityShell", "AuthorityStoppedError", "PercentileAnswer", "ShellSettings", "Wants"]
@@ -113,7 +113,7 @@ class AuthorityShell:
         self._settings = settings
         self._listeners = Listeners(lambda name: (core.broadcast(name), core.sequencers(name)))
         self._tokens = count()
-        self._answers: dict[int, asyncio.Future[Accepted]] = {}
+        self._answers: dict[int, asyncio.Future[int]] = {}
         self._wake = asyncio.Event()
         self._idle: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -176,15 +176,16 @@ class AuthorityShell:
 
     # -- calls -----------------------------------------------------------------------------------
 
-    async def accept(self, computation: str, member: Member, sequencer: int) -> Accepted:
-        """Let ``sequencer`` speak for ``member`` (G4); journaled when it returns what was last broadcast for it,
-        and so is what its reports have said up to the one that is named.
+    async def accept(self, computation: str, member: Member, sequencer: int, report_number: int = 0) -> int:
+        """Let ``sequencer`` speak for ``member`` (G4); journaled when it returns what was last broadcast for it, and so
+        is what a process has reported up to ``report_number``.
 
         AcceptRefusedError if a larger one does; AuthorityStoppedError if it is not known whether it was accepted.
+        ReportNotHeardError if that report has not come.
         """
         try:
             return await self._journaled(
-                lambda token: self._core.accept_sequencer(token, computation, member, sequencer)
+                lambda token: self._core.accept_sequencer(token, computation, member, sequencer, report_number)
             )
         except AcceptRefusedError:
             self._metrics.refused.labels("acceptance").inc()
@@ -256,21 +257,21 @@ class AuthorityShell:
             return None
         self._check()
         try:
-            answer = await self._journaled(
+            value = await self._journaled(
                 lambda token: self._core.decide_percentile(token, computation, basis_points, since)
             )
         except KeyError:
             return None
-        return PercentileAnswer(answer.watermark, work.members, work.silent)
+        return PercentileAnswer(value, work.members, work.silent)
 
     # -- the journal -----------------------------------------------------------------------------
 
-    async def _journaled(self, event: Callable[[int], None]) -> Accepted:
+    async def _journaled(self, event: Callable[[int], None]) -> int:
         """Give the core an event with a token, and wait for its answer."""
         self._check()
         token = next(self._tokens)
         event(token)
-        answer: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._answers[token] = answer
         self._asked.set()
         self._changed()
@@ -340,10 +341,10 @@ class AuthorityShell:
 
     def _perform(self, effects: Effects) -> None:
         """Let out what the journal now knows."""
-        for token, accepted in effects.answers:
+        for token, watermark in effects.answers:
             answer = self._answers.get(token)
             if answer is not None and not answer.done():
-                answer.set_result(accepted)
+                answer.set_result(watermark)
         self._listeners.hear(effects.values, effects.sequencers)
         for computation, watermark in effects.values.items():
             self._metrics.show(computation, watermark)

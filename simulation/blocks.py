@@ -390,7 +390,7 @@ def assemble(text: str) -> mw.Topology:
             outputs=dict.fromkeys([*node["outputs"], *node["back"], *diverted], Item),
             strong=node["strong"],
             exactly_once=node["exactly_once"],
-            straggler_delay=mw.Duration(node.get("straggler", 1_000_000)),
+            straggler_delay=mw.Duration(node["straggler"]),
             on_failure=_policy(node),
             late={"": mw.Late.PROCESS, "drop": mw.Late.DROP, "divert": mw.divert(belated)}[node["late"]],
         )

@@ -36,6 +36,8 @@ class Progress:
         self.submitted = asyncio.Event()
         self.read: dict[tuple[str, str], int] = {}
         """By injector process: its records below this number are known to be ACKed."""
+        self.sent: dict[tuple[str, str], int] = {}
+        """By injector process: its records from this number on were never sent."""
         self.idled: set[tuple[str, str]] = set()
         """The injector processes that have been idle."""
         self.finished: set[tuple[str, str]] = set()
@@ -55,6 +57,8 @@ class Progress:
         """Pauses that were asked for, and of which it is not known that they have ended."""
         self.versions = 0
         """How often a new version was asked for."""
+        self.updating = 0
+        """Versions that were asked for, and of which it is not known that they are there."""
         self.added: bool | None = None
         """Whether the computation that the plan adds is there (None: it never was); it does not come again."""
         self.news = 0.0
@@ -122,13 +126,14 @@ async def _inject(world: World, progress: Progress, which: Reader, injector: Inj
             await injector.idle()
             progress.read[name] = number
             await asyncio.sleep(world.chance.uniform(0.0, 3.0))
+        progress.sent[name] = max(number + 1, progress.sent.get(name, 0))
         await _send(injector, which, which.inputs[number], number)
         if not careful:
             await injector.advance(which.promises[number])
         if world.chance.random() < 0.3:
             await injector.flush()
             progress.read[name] = number + 1
-            if careful:
+            if careful and number + 1 == progress.sent[name]:
                 await injector.advance(which.promises[number])
         await asyncio.sleep(pace * world.chance.uniform(0.0, 2.0))
     await injector.flush()

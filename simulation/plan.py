@@ -123,6 +123,11 @@ class Plan:
         divided = self.intervals > 1 or self.balanced > 0 or self.reshaping()[0] > 0
         return any(divided or stream not in node["back"] for node, stream in cycles)
 
+    @property
+    def straggling(self) -> float:
+        """Seconds after which weak productions that are not ACKed are stored, at the latest; 0 where there are none."""
+        return max((node["straggler"] / 1e6 for node in self.nodes if not node["strong"]), default=0.0)
+
     def reshaping(self) -> tuple[int, Random]:
         """How many changes an operator tries to make, and the chance that decides on them."""
         chance = Random(f"reshaping {self.seed}")
@@ -212,6 +217,7 @@ def _node(name: str, inputs: dict[str, str], outputs: list[str], chance: Random,
         "outputs": outputs,
         "arguments": arguments,
         "strong": strong,
+        "straggler": seconds(1),
         "exactly_once": True,
         "late": "",
         "feedback": {},

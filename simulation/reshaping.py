@@ -145,12 +145,14 @@ async def _update(world: World, progress: Progress, client: ControlClient) -> st
     progress.versions += 1
     if plan.added and progress.added is None and coming.random() < 0.7:
         progress.added = True
-    elif progress.added and coming.random() < 0.4:
-        progress.added = False
+    elif progress.added and not progress.updating and coming.random() < 0.4:
+        progress.added = False  # for good: no version with it is on its way
+    progress.updating += 1
     whole, renewed = bool(progress.added), bool(plan.renewed)
     package = package_of(plan, whole, renewed)
     await client.upload_package(package.digest, package.data)
     version = (await client.update(assemble(plan.text(whole, renewed)).to_spec(package.reference()))).version
+    progress.updating -= 1
     for sink in plan.added_sinks if whole else ():
         if f"sub-{sink}" not in world.processes:
             world.start(f"sub-{sink}", subscriber(progress, sink))

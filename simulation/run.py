@@ -134,6 +134,9 @@ def _limit(world: World, faults: Faults) -> float:
     limit, plan = faults.ends_at + _GRACE, world.plan
     if plan.wide or plan.ending:
         limit += _CALM + _AFTER
+    if any(node["feedback"] for node in plan.nodes):
+        # Where all queues of a cycle are full, one record goes on with each production that is stored as a straggler.
+        limit += plan.straggling * sum(len(reader.inputs) for reader in plan.readers)
     # What waits for a wall time may have been told it by a clock that was ahead.
     return limit + (faults.turned if any(node["kind"] == "delay" for node in plan.nodes) else 0.0)
 

@@ -10,6 +10,8 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from millwheel.core.time import seconds
+
 if TYPE_CHECKING:
     from simulation.plan import Plan
 
@@ -226,6 +228,7 @@ def _added(plan: Plan, chance: Random) -> None:
         "outputs": ["y0"],
         "arguments": [],
         "strong": True,
+        "straggler": seconds(1),
         "exactly_once": True,
         "late": "",
         "feedback": {},

@@ -12,7 +12,7 @@ from typing import Final
 import grpc
 
 from millwheel.client.control import ControlClient
-from millwheel.rpc.channel import DEFAULT_DEADLINE, RETRYABLE, Backoff, open_channel
+from millwheel.rpc.channel import DEFAULT_DEADLINE, PASSING, Backoff, open_channel
 from millwheel.rpc.errors import calling, from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import control_pb2 as control
@@ -21,10 +21,6 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
 
 __all__ = ["SILENCE", "CursorStatus", "LogLink", "delete_cursor", "list_cursors"]
-
-_PASSING: Final = RETRYABLE | {FailureCode.CANCELLED, FailureCode.DEADLINE_EXCEEDED}
-"""A call that was cancelled from the other side is that of a server which stops."""
-
 
 SILENCE: Final = 3.0
 """Seconds without a response, after which the master is asked whether the log is still where the call goes: an owner
@@ -175,7 +171,7 @@ def _cancellations() -> int:
 
 def _passes(error: RequestError) -> bool:
     """Whether another call may go better."""
-    return error.code in _PASSING and error.reason != "CURSOR_TAKEN_OVER"
+    return error.code in PASSING and error.reason != "CURSOR_TAKEN_OVER"
 
 
 async def _place_of(client: ControlClient, stream: str) -> control.EnsureStreamLogResponse:

@@ -8,11 +8,11 @@ from contextlib import aclosing, suppress
 from typing import Final, Protocol
 
 from millwheel.client.report_stream import PendingOf, nothing_told
-from millwheel.client.watermarks import WatermarkClient
+from millwheel.client.watermarks import WatermarkClient, client_is_closed
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.merging import merged
 from millwheel.rpc.v1 import watermark_pb2 as pb
-from millwheel.rpc.watermarks import Accepted, BroadcastUpdate, Member, WatermarkReport
+from millwheel.rpc.watermarks import BroadcastUpdate, Member, WatermarkReport
 
 __all__ = ["OnePlace", "ShardPlaces", "ShardedWatermarks", "shard_is_away"]
 
@@ -76,6 +76,7 @@ class ShardedWatermarks:
         self._clients: dict[Hashable, WatermarkClient] = {}
         self._follower: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def __aenter__(self) -> ShardedWatermarks:
         return self
@@ -84,7 +85,8 @@ class ShardedWatermarks:
         await self.close()
 
     async def close(self) -> None:
-        """Stop reporting and close the connections."""
+        """Stop reporting and close the connections. What is reported from now on is told to nobody."""
+        self._closed = True
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
@@ -100,7 +102,9 @@ class ShardedWatermarks:
             task.add_done_callback(self._closing.discard)
 
     def of(self, computation: str) -> WatermarkClient:
-        """The client of the computation's shard."""
+        """The client of the computation's shard; RequestError (FAILED_PRECONDITION) once this one is closed."""
+        if self._closed:
+            raise client_is_closed()
         shard = self._places.shard_of(computation)
         client = self._clients.get(shard)
         if client is None:
@@ -123,17 +127,21 @@ class ShardedWatermarks:
                 with suppress(RequestError):
                     await client.follow()
 
-    async def accept(self, computation: str, member: Member, sequencer: int, patience: float = 60.0) -> Accepted:
+    async def accept(
+        self, computation: str, member: Member, sequencer: int, patience: float = 60.0, *, report_number: int = 0
+    ) -> int:
         """See :meth:`WatermarkClient.accept`."""
-        return await self.of(computation).accept(computation, member, sequencer, patience)
+        client = self.of(computation)
+        return await client.accept(computation, member, sequencer, patience, report_number=report_number)
 
     def report(self, report: WatermarkReport) -> int:
-        """See :meth:`WatermarkClient.report`."""
-        return self.of(report.computation).report(report)
+        """See :meth:`WatermarkClient.report`; 0 from one that is closed."""
+        return 0 if self._closed else self.of(report.computation).report(report)
 
     def forget(self, computation: str, member: Member) -> None:
         """See :meth:`WatermarkClient.forget`."""
-        self.of(computation).forget(computation, member)
+        if not self._closed:
+            self.of(computation).forget(computation, member)
 
     async def explain(self, computation: str, limit: int = 0) -> pb.ExplainWatermarkResponse:
         """See :meth:`WatermarkClient.explain`."""

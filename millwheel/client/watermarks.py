@@ -15,16 +15,17 @@ import grpc
 
 from millwheel.client.report_stream import PendingOf, ReportStream, connected, nothing_told
 from millwheel.core.time import MIN_TIMESTAMP
-from millwheel.rpc.channel import DEFAULT_DEADLINE, RETRYABLE, Backoff, open_channel, retrying
-from millwheel.rpc.failures import RequestError
+from millwheel.rpc.channel import DEFAULT_DEADLINE, PASSING, RETRYABLE, Backoff, open_channel, retrying
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import (
+    REPORT_NOT_HEARD,
     SEQUENCER_REFUSED,
-    Accepted,
     AcceptRefusedError,
     BroadcastUpdate,
     Member,
+    ReportNotHeardError,
     WatermarkReport,
     interval_to_wire,
     sequencers_from_wire,
@@ -33,7 +34,7 @@ from millwheel.rpc.watermarks import (
 if TYPE_CHECKING:
     from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceAsyncStub
 
-__all__ = ["Address", "WatermarkClient"]
+__all__ = ["Address", "WatermarkClient", "client_is_closed"]
 
 Address: TypeAlias = str | Callable[[], Awaitable[str]]
 """``host:port`` of the shard, or how to find out where it is now, asked before every attempt to connect."""
@@ -62,6 +63,7 @@ class WatermarkClient:
         self._address = address
         self._backoff = backoff or Backoff()
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._closed = False
         self._stream = ReportStream(
             self._stub,
             self._accept_again,
@@ -85,6 +87,7 @@ class WatermarkClient:
 
     async def close(self) -> None:
         """Stop reporting and close the connection."""
+        self._closed = True
         await self._stream.close()
         for channel in self._channels.values():
             await channel.close(None)
@@ -99,30 +102,35 @@ class WatermarkClient:
 
     # -- owners and injectors --------------------------------------------------------------------
 
-    async def accept(self, computation: str, member: Member, sequencer: int, patience: float = 60.0) -> Accepted:
-        """Have ``sequencer`` accepted for ``member`` (G4); what was last broadcast for it, and what of it was heard.
+    async def accept(
+        self, computation: str, member: Member, sequencer: int, patience: float = 60.0, *, report_number: int = 0
+    ) -> int:
+        """Have ``sequencer`` accepted for ``member`` (G4); what was last broadcast for it.
 
-        Do no work before it returns. AcceptRefusedError: somebody else owns it. Any other RequestError: not
-        known within ``patience`` seconds; ask again, it is idempotent.
+        Do no work before it returns. AcceptRefusedError: somebody else owns it. ReportNotHeardError: an injector's
+        report ``report_number`` has not come; if it has, it is as durable as the acceptance. Any other RequestError:
+        not known within ``patience`` seconds; ask again, it is idempotent.
         """
         request = pb.AcceptSequencerRequest(
             computation=computation,
             keys=None if isinstance(member, str) else interval_to_wire(member),
             process=member if isinstance(member, str) else "",
             sequencer=sequencer,
+            report_number=report_number,
         )
 
-        async def call() -> Accepted:
+        async def call() -> int:
             stub, address = await self._stub()
             async with connected(address):
-                answer = await stub.AcceptSequencer(request, timeout=DEFAULT_DEADLINE)
-            return Accepted(answer.watermark_us, answer.heard)
+                return (await stub.AcceptSequencer(request, timeout=DEFAULT_DEADLINE)).watermark_us
 
         try:
-            return await retrying(call, patience=patience, backoff=self._backoff)
+            return await retrying(call, patience=patience, backoff=self._backoff, passing=PASSING)
         except RequestError as error:
             if error.reason == SEQUENCER_REFUSED:
                 raise AcceptRefusedError(error.message) from error
+            if error.reason == REPORT_NOT_HEARD:
+                raise ReportNotHeardError(str(member), report_number) from error
             raise
 
     def report(self, report: WatermarkReport) -> int:
@@ -191,7 +199,7 @@ class WatermarkClient:
             async with connected(address):
                 await stub.ExpectInjectors(request, timeout=DEFAULT_DEADLINE)
 
-        await retrying(call, patience=patience, backoff=self._backoff)
+        await retrying(call, patience=patience, backoff=self._backoff, passing=PASSING)
 
     async def remove(self, computation: str, patience: float = 60.0) -> None:
         """Have a cancelled computation forgotten."""
@@ -203,22 +211,29 @@ class WatermarkClient:
                     pb.RemoveComputationRequest(computation=computation), timeout=DEFAULT_DEADLINE
                 )
 
-        await retrying(call, patience=patience, backoff=self._backoff)
+        await retrying(call, patience=patience, backoff=self._backoff, passing=PASSING)
 
     # -- inside ----------------------------------------------------------------------------------
 
     async def _stub(self) -> tuple[WatermarkServiceAsyncStub, str]:
-        """The service where the shard is now, and its address."""
+        """The service where the shard is now, and its address; RequestError (FAILED_PRECONDITION) after the end."""
         address = self._address if isinstance(self._address, str) else await self._address()
         # Others may come by here while a channel is being closed: none may stay open to where the shard is no more.
         while gone := [one for one in self._channels if one != address]:
             await self._channels.pop(gone[0]).close(None)
+        if self._closed:  # meanwhile, say: nobody would close what is opened now
+            raise client_is_closed()
         if address not in self._channels:
             self._channels[address] = open_channel(address)
         return WatermarkServiceStub(self._channels[address]), address
 
     async def _accept_again(self, report: WatermarkReport) -> None:
         await self.accept(report.computation, report.member, report.sequencer)
+
+
+def client_is_closed() -> RequestError:
+    """What is raised to those who ask a client that is closed, or was closed under them. Not to be tried again."""
+    return RequestError(FailureCode.FAILED_PRECONDITION, "the client of the low watermark authority was closed")
 
 
 async def _read(

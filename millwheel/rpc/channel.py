@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -15,13 +15,17 @@ from millwheel.rpc.identity import process_tls
 from millwheel.rpc.security import client_credentials
 from millwheel.rpc.server import MAX_MESSAGE_BYTES, MAX_METADATA_BYTES
 
-__all__ = ["CHANNEL_OPTIONS", "DEFAULT_DEADLINE", "RETRYABLE", "Backoff", "open_channel", "retrying"]
+__all__ = ["CHANNEL_OPTIONS", "DEFAULT_DEADLINE", "PASSING", "RETRYABLE", "Backoff", "open_channel", "retrying"]
 
 DEFAULT_DEADLINE: Final = 10.0
 """Seconds that a unary call may take, unless its caller says otherwise."""
 
 RETRYABLE: Final = frozenset({FailureCode.UNAVAILABLE, FailureCode.ABORTED})
 """Failures that may pass by themselves. A DEADLINE_EXCEEDED has used up its caller's patience already."""
+
+PASSING: Final = RETRYABLE | {FailureCode.DEADLINE_EXCEEDED, FailureCode.CANCELLED}
+"""The same to those who have more patience than one call's deadline. One that was cancelled from the other side is that
+of a server which stops."""
 
 CHANNEL_OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -69,9 +73,13 @@ class Backoff:
 
 
 async def retrying(
-    call: Callable[[], Awaitable[Answer]], *, patience: float = DEFAULT_DEADLINE, backoff: Backoff | None = None
+    call: Callable[[], Awaitable[Answer]],
+    *,
+    patience: float = DEFAULT_DEADLINE,
+    backoff: Backoff | None = None,
+    passing: Collection[FailureCode] = RETRYABLE,
 ) -> Answer:
-    """The answer of ``call``, tried again while it fails with a passing RequestError and ``patience`` seconds last.
+    """The answer of ``call``, tried again while it fails with a ``passing`` RequestError and ``patience`` seconds last.
 
     Only for calls that may take effect twice: idempotent ones, or ones with a request id.
     """
@@ -85,6 +93,6 @@ async def retrying(
         except RequestError as error:
             failures += 1
             delay = backoff.delay(failures, random.random())
-            if error.code not in RETRYABLE or loop.time() + delay > end:
+            if error.code not in passing or loop.time() + delay > end:
                 raise
         await asyncio.sleep(delay)

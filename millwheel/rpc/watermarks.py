@@ -20,12 +20,13 @@ from millwheel.sdk.errors import Problem
 
 __all__ = [
     "INJECTOR_PREFIX",
+    "REPORT_NOT_HEARD",
     "SEQUENCER_REFUSED",
     "AcceptRefusedError",
-    "Accepted",
     "BroadcastUpdate",
     "Member",
     "PendingWork",
+    "ReportNotHeardError",
     "WatermarkReport",
     "injector_computation",
     "interval_from_wire",
@@ -47,6 +48,9 @@ INJECTOR_PREFIX: Final = "injector/"
 SEQUENCER_REFUSED: Final = "SEQUENCER_REFUSED"
 """The reason constant of an :class:`AcceptRefusedError`."""
 
+REPORT_NOT_HEARD: Final = "REPORT_NOT_HEARD"
+"""The reason constant of a :class:`ReportNotHeardError`."""
+
 
 class AcceptRefusedError(RequestError):
     """The authority does not accept a sequencer: the asker does not own these keys, or this process name, any more."""
@@ -57,6 +61,18 @@ class AcceptRefusedError(RequestError):
             message,
             "stop work on it; the process that holds the larger sequencer goes on",
             reason=SEQUENCER_REFUSED,
+        )
+
+
+class ReportNotHeardError(RequestError):
+    """The authority has not taken a report yet: it is on its way, or was told to one that had the shard before."""
+
+    def __init__(self, process: str, number: int) -> None:
+        super().__init__(
+            FailureCode.FAILED_PRECONDITION,
+            f"report {number} of process {process!r} was not heard here",
+            "ask again: it is sent until it arrives",
+            reason=REPORT_NOT_HEARD,
         )
 
 
@@ -86,14 +102,6 @@ class WatermarkReport(msgspec.Struct):
     idle: bool = False
     number: int = 0
     pending: PendingWork | None = None
-
-
-class Accepted(NamedTuple):
-    """The answer to whoever has a sequencer accepted: what was last broadcast for it, and the largest number of its
-    reports that was taken. What that report says is as durable as the acceptance."""
-
-    watermark: int
-    heard: int = 0
 
 
 class BroadcastUpdate(NamedTuple):

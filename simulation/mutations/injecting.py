@@ -12,7 +12,6 @@ from millwheel.client.injector.publication import Publication
 from millwheel.client.injector.sending import Sending
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.core.time import MAX_TIMESTAMP
-from millwheel.rpc.watermarks import Accepted
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []
@@ -77,9 +76,8 @@ def settled_unheard() -> None:
     """Any answer of the authority's is taken for one to the report that came before the question."""
 
     def make(accept: Any) -> Any:
-        async def accepted(self: WatermarkClient, *told: Any) -> Accepted:
-            answer: Accepted = await accept(self, *told)
-            return answer._replace(heard=1 << 63)
+        async def accepted(self: WatermarkClient, *told: Any, report_number: int = 0) -> Any:
+            return await accept(self, *told)
 
         return accepted
 

@@ -68,16 +68,18 @@ class Shard:
         self.core = core
         return core
 
-    def accept(self, member: Member, sequencer: int, computation: str = COMPUTATION) -> int:
+    def accept(self, member: Member, sequencer: int, computation: str = COMPUTATION, *, report_number: int = 0) -> int:
         """Accept and journal; the value answered."""
-        token = self.begin_accept(member, sequencer, computation)
+        token = self.begin_accept(member, sequencer, computation, report_number=report_number)
         self.flush()
         return self.answers[token]
 
-    def begin_accept(self, member: Member, sequencer: int, computation: str = COMPUTATION) -> int:
+    def begin_accept(
+        self, member: Member, sequencer: int, computation: str = COMPUTATION, *, report_number: int = 0
+    ) -> int:
         """Accept without journaling; the token."""
         token = next(self._tokens)
-        self.core.accept_sequencer(token, computation, member, sequencer)
+        self.core.accept_sequencer(token, computation, member, sequencer, report_number)
         return token
 
     def expect(self, *names: str, as_of: int = 0) -> None:
@@ -135,7 +137,7 @@ class Shard:
 
     def perform(self, effects: Effects) -> None:
         """What the shell does once an append is journaled."""
-        self.answers.update((token, accepted.watermark) for token, accepted in effects.answers)
+        self.answers.update(effects.answers)
         for name, value in effects.values.items():
             self._heard(name, value)
         if effects.delete_below is not None:

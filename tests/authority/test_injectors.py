@@ -9,12 +9,12 @@ from millwheel.authority.core import CoreSettings
 from millwheel.core.keys import ALL_KEYS
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.rpc.watermarks import AcceptRefusedError
+from millwheel.rpc.watermarks import AcceptRefusedError, ReportNotHeardError
 from tests.authority.shard import INJECTOR, Shard
 
 
-def announced(*names: str, expected: tuple[str, ...] = ()) -> Shard:
-    shard = Shard()
+def announced(*names: str, expected: tuple[str, ...] = (), settings: CoreSettings | None = None) -> Shard:
+    shard = Shard(settings)
     if expected:
         shard.expect(*expected)
     for sequencer, name in enumerate(names, start=1):
@@ -178,10 +178,38 @@ def test_g7_a_report_that_was_held_up_does_not_put_a_waking_process_back_to_idle
 def test_g7_to_be_accepted_again_is_answered_when_the_end_of_idleness_is_journaled_5_2() -> None:
     shard = announced("a", "b")
     shard.inject("a", 1, 10)
-    shard.inject("a", 1, 10, idle=True)
-    shard.say("a", 1, 10, INJECTOR)
-    shard.accept("a", 1, INJECTOR)
+    shard.report("a", 1, 10, INJECTOR, idle=True, number=2)
+    with pytest.raises(ReportNotHeardError):
+        shard.begin_accept("a", 1, INJECTOR, report_number=3)
+    assert not shard.append(), "a question costs no append"
+    shard.say("a", 1, 10, INJECTOR, number=3)
+    assert shard.accept("a", 1, INJECTOR, report_number=3) == 10
     shard.restart()
+    assert shard.accept("a", 1, INJECTOR, report_number=3) == 10, "it was journaled with the answer"
+    assert shard.inject("b", 2, 500) == 10
+
+
+def test_g7_what_only_the_authority_before_had_heard_is_not_said_to_be_journaled_5_2() -> None:
+    shard = announced("a", "b")
+    shard.report("a", 1, 10, INJECTOR, idle=True, number=2)
+    shard.say("a", 1, 10, INJECTOR, number=3)
+    shard.restart()
+    with pytest.raises(ReportNotHeardError):
+        shard.begin_accept("a", 1, INJECTOR, report_number=3)
+    with pytest.raises(AcceptRefusedError):
+        shard.begin_accept("b", 1, INJECTOR, report_number=3)
+
+
+@pytest.mark.parametrize("base", [False, True])
+def test_g7_a_report_that_was_held_up_over_a_restart_puts_nobody_back_to_idleness_5_2(*, base: bool) -> None:
+    shard = announced("a", "b", settings=CoreSettings(snapshot_bytes=600) if base else None)
+    shard.report("a", 1, 10, INJECTOR, number=4)
+    shard.accept("a", 1, INJECTOR, report_number=4)
+    for value in range(30 if base else 0):
+        shard.inject("b", 2, value)
+    assert bool(shard.snapshots) is base
+    shard.restart()
+    shard.say("a", 1, 10, INJECTOR, idle=True, number=3)
     assert shard.inject("b", 2, 500) == 10
 
 

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 from unittest.mock import MagicMock
 
+import grpc
 import pytest
 
 from millwheel.authority.shell import AuthorityShell
@@ -24,6 +25,7 @@ from millwheel.client.injector import (
     link,
 )
 from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.sdk.errors import UsageError
@@ -140,7 +142,7 @@ async def test_g7_a_waking_that_died_with_the_authority_that_heard_of_it_is_told
         authority.hearing.clear()
         await authority.start_again()
         authority.store.gate.set()
-        await authority.shell.report([WatermarkReport("injector/s", "b", 2, 5_000)])
+        await authority.shell.report([WatermarkReport("injector/s", "b", 2, 5_000, number=1_000)])
         await reaches(authority.shell, 5_000)
         await asyncio.sleep(0.2)
         assert not sending.done()
@@ -148,6 +150,60 @@ async def test_g7_a_waking_that_died_with_the_authority_that_heard_of_it_is_told
         authority.hearing.set()
         await asyncio.wait_for(sending, 5)
         assert sleeper.watermark == 5_000, "it begins where the others are"
+
+
+async def test_g8_a_process_that_could_not_be_woken_leaves_the_minimum_again_5_2() -> None:
+    """The authority had heard that it wakes, and not that nothing came of it."""
+    async with (
+        cluster(1, workers=1) as made,
+        Injector(made.address, "s", process="a", settings=InjectorSettings(patience=0.3)) as sleeper,
+        Injector(made.address, "s", process="b") as other,
+    ):
+        await other.advance(1_000)
+        await sleeper.idle()
+        await reaches(made.watermarks.shell, 1_000)
+        made.watermarks.accepting.clear()
+        with pytest.raises(InjectorError, match="did not confirm"):
+            await sleeper.send(values(0, 1)[0], timestamp=2_000)
+        made.watermarks.accepting.set()
+        await other.advance(9_000)
+        await reaches(made.watermarks.shell, 9_000)
+
+
+async def test_g8_an_authority_that_answers_too_late_once_is_asked_again_within_patience_7_2(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("millwheel.client.watermarks.DEFAULT_DEADLINE", 0.2)
+    async with cluster(1, workers=1) as made, Injector(made.address, "s", process="a") as injector:
+        made.watermarks.accepting.clear()
+        finishing = asyncio.create_task(injector.finish())
+        await asyncio.sleep(0.5)
+        assert not finishing.done()
+        made.watermarks.accepting.set()
+        await asyncio.wait_for(finishing, 5)
+
+
+async def test_an_injector_that_is_closed_while_its_end_is_on_its_way_leaves_no_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[Any] = []
+
+    def seen(address: str) -> Any:
+        opened.append(open_channel(address))
+        return opened[-1]
+
+    monkeypatch.setattr("millwheel.client.watermarks.open_channel", seen)
+    async with cluster(1, workers=1) as made:
+        injector = Injector(made.address, "s", process="a")
+        await injector.open()
+        made.watermarks.hearing.clear()
+        finishing = asyncio.create_task(injector.finish())
+        await asyncio.sleep(0.1)
+        await injector.close()
+        with pytest.raises(InjectorClosedError):
+            await asyncio.wait_for(finishing, 5)
+        assert [channel.get_state() for channel in opened] == [grpc.ChannelConnectivity.SHUTDOWN]
+        made.watermarks.hearing.set()
 
 
 async def reaches(shell: AuthorityShell, watermark: int) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final
 
 from millwheel.client.report_stream import PendingOf, nothing_told
 from millwheel.client.shards import OnePlace, ShardedWatermarks, ShardPlaces
 from millwheel.core.keys import KeyInterval
-from millwheel.rpc.channel import RETRYABLE
-from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.channel import PASSING
+from millwheel.rpc.failures import RequestError
 from millwheel.rpc.watermarks import INJECTOR_PREFIX, AcceptRefusedError, WatermarkReport, is_injector
 from millwheel.store.contract import SequencerRefusedError
 from millwheel.worker.messages import Report
@@ -19,8 +18,6 @@ from millwheel.worker.messages import Report
 __all__ = ["AuthorityLink"]
 
 log = logging.getLogger("millwheel.worker")
-
-_PASSING: Final = RETRYABLE | {FailureCode.DEADLINE_EXCEEDED, FailureCode.CANCELLED}
 
 
 class AuthorityLink:
@@ -58,11 +55,11 @@ class AuthorityLink:
         one holds the keys, or the computation was removed."""
         while True:
             try:
-                return (await self._client.accept(computation, keys, sequencer)).watermark
+                return await self._client.accept(computation, keys, sequencer)
             except AcceptRefusedError as error:
                 raise SequencerRefusedError(computation, sequencer, 0) from error
             except RequestError as error:
-                if error.code not in _PASSING:
+                if error.code not in PASSING:
                     raise
                 log.warning("%s %s waits for the authority: %s", computation, keys, error)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from millwheel.client.injector.publication import Published
 from millwheel.client.shards import ShardedWatermarks, ShardPlaces
 from millwheel.core.time import MIN_TIMESTAMP
-from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.rpc.watermarks import PendingWork, WatermarkReport, injector_computation
+from millwheel.rpc.watermarks import PendingWork, ReportNotHeardError, WatermarkReport, injector_computation
 
 __all__ = ["WatermarkSeed"]
 
@@ -52,7 +53,6 @@ class WatermarkSeed:
         self._last: Published | None = None
         self._reported = 0
         """The number of the report of it."""
-        self._closed = False
 
     @property
     def together(self) -> int:
@@ -65,7 +65,7 @@ class WatermarkSeed:
         AcceptRefusedError: the name is a newer process's. Other RequestErrors: not within ``patience`` seconds.
         """
         await self._client.__aenter__()
-        own = (await self._client.accept(self.computation, self._process, self._sequencer, patience)).watermark
+        own = await self._client.accept(self.computation, self._process, self._sequencer, patience)
         self.follow(())
         async with asyncio.timeout(patience):
             await self._heard.wait()
@@ -73,7 +73,6 @@ class WatermarkSeed:
 
     async def close(self) -> None:
         """Report and hear nothing more."""
-        self._closed = True
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
@@ -130,13 +129,12 @@ class WatermarkSeed:
         number, delay = self._reported, _POLL_FIRST
         async with asyncio.timeout(patience):
             while True:
-                # Accepting again changes nothing, and is answered by what is journaled. Only the answer itself may say
-                # that the report has come: whoever is asked beside may have lost the shard to one that never heard it.
-                accepted = await self._client.accept(self.computation, self._process, self._sequencer, patience)
-                if accepted.heard >= number:
-                    return accepted.watermark
-                if self._closed:
-                    raise RequestError(FailureCode.CANCELLED, "the injector was closed")
+                # Accepting again changes nothing, and is answered from the journal. Whether the report has come is
+                # asked with it: whoever was asked before may have lost the shard since, to one that never heard it.
+                with suppress(ReportNotHeardError):
+                    return await self._client.accept(
+                        self.computation, self._process, self._sequencer, patience, report_number=number
+                    )
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _POLL_LAST)
 

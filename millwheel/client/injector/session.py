@@ -198,6 +198,7 @@ class Session:
             except BaseException:
                 # Failed or cancelled: for all that is known here the minimum still leaves this process out.
                 self.core.publication.idle()
+                self.publish()
                 raise
             self.core.publication.raise_to(reached)
 

@@ -67,11 +67,16 @@ class AcceptSequencerRequest(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     SEQUENCER_FIELD_NUMBER: _builtins.int
+    REPORT_NUMBER_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
     """An incarnation id, or "injector/{stream}"."""
     process: _builtins.str
     """For an injector instead of keys: its process name."""
     sequencer: _builtins.int
+    report_number: _builtins.int
+    """An injector process asks whether this report of the sequencer's was taken, or a later one: only then it is answered,
+    and what was taken is journaled, too. FAILED_PRECONDITION (REPORT_NOT_HEARD) otherwise. 0: it does not ask.
+    """
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval: ...
     def __init__(
@@ -81,10 +86,11 @@ class AcceptSequencerRequest(_message.Message):
         keys: _common_pb2.KeyInterval | None = ...,
         process: _builtins.str = ...,
         sequencer: _builtins.int = ...,
+        report_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "keys", b"keys", "process", b"process", "sequencer", b"sequencer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "keys", b"keys", "process", b"process", "report_number", b"report_number", "sequencer", b"sequencer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -95,20 +101,16 @@ class AcceptSequencerResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WATERMARK_US_FIELD_NUMBER: _builtins.int
-    HEARD_FIELD_NUMBER: _builtins.int
     watermark_us: _builtins.int
     """What was last broadcast for these keys."""
-    heard: _builtins.int
-    """The largest number of the sequencer's reports that were taken: what they say is journaled with this answer. 0: none."""
     def __init__(
         self,
         *,
         watermark_us: _builtins.int = ...,
-        heard: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heard", b"heard", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
