@@ -62,7 +62,9 @@ def _arrivals(plan: Plan, acked: Set[int], without: str = "") -> dict[str, Arriv
     for node in (*plan.nodes, *([plan.added] if plan.added else ())):  # in the order of the streams
         taken = _taken(at, node["inputs"])
         if plan.added and node is plan.added and set(node["inputs"]) <= plan.circling:
-            taken.update({number: (0, most * turns(number)) for number, (_, most) in taken.items()})
+            # Copies that count, wherever in the cycle they are made, come by here, too.
+            exact = all(one["exactly_once"] for one in plan.nodes)
+            taken.update({number: (0, most * turns(number) if exact else _ANY) for number, (_, most) in taken.items()})
         if (plan.ending and node["kind"] in _WAITING) or node is plan.added:
             taken.update({number: (0, most) for number, (_, most) in taken.items()})
         if not node["exactly_once"]:

@@ -72,8 +72,6 @@ async def _who(cluster: Cluster, role: str) -> str:
             return await cluster.standby_master()
         case "authority":
             return await cluster.authority_of_shard(0)
-        case "numbering worker":
-            return await cluster.numbering_worker()
         case _:
             return await cluster.busiest_worker()
 
@@ -154,16 +152,24 @@ async def _kept_full(filler: Path) -> None:
 # Links and clocks.
 
 
-def _cut(client: str, server: str) -> Accident:
+def _from(worker: str, server: str, parted: set[str], cluster: Cluster) -> str:
+    """Who is parted from whom; AssertionError if it is nobody, or not the whole store: one node would do as well."""
+    nodes = {f"cassandra {number}" for number, _ in enumerate(cluster.cassandra.nodes, 1)}
+    whole = parted == nodes if server == "cassandra *" else bool(parted)
+    assert whole, f"of {server}, {worker} is connected to {sorted(parted)} alone"
+    return f"{worker}, {', '.join(sorted(parted))}"
+
+
+def _cut(server: str) -> Accident:
     @asynccontextmanager
     async def accident(cluster: Cluster) -> AsyncIterator[str]:
         worker = await cluster.busiest_worker()
-        cluster.links.cut(client.format(worker), server.format(worker))
+        parted = cluster.links.cut(worker, server)
         if server == "worker *":
             # Nor do the others reach it.
             cluster.links.cut("worker *", worker)
         try:
-            yield worker
+            yield _from(worker, server, parted, cluster)
         finally:
             cluster.links.mend()
 
@@ -174,9 +180,9 @@ def _slow(server: str, delay: float) -> Accident:
     @asynccontextmanager
     async def accident(cluster: Cluster) -> AsyncIterator[str]:
         worker = await cluster.busiest_worker()
-        cluster.links.slow(worker, server, delay)
+        slowed = cluster.links.slow(worker, server, delay)
         try:
-            yield f"{worker}, by {delay * 1e3:.0f} ms"
+            yield f"{_from(worker, server, slowed, cluster)}, by {delay * 1e3:.0f} ms"
         finally:
             cluster.links.mend()
 
@@ -211,17 +217,17 @@ FAULTS: Final = (
     Fault("cassandra-killed", 5, _node_killed),
     Fault("cassandra-paused", _PAST_LEASE, _node_paused),
     Fault("cassandra-disk-full", 10, _disk_full),
-    Fault("cut-worker-cassandra", _PAST_LEASE, _cut("{}", "cassandra *")),
-    Fault("cut-worker-etcd", _PAST_LEASE, _cut("{}", "etcd *")),
-    Fault("cut-worker-worker", _PAST_LEASE, _cut("{}", "worker *")),
-    Fault("cut-worker-authority", _PAST_LEASE, _cut("{}", "authority *")),
-    Fault("cut-worker-master", _PAST_LEASE, _cut("{}", "master *")),
+    Fault("cut-worker-cassandra", _PAST_LEASE, _cut("cassandra *")),
+    Fault("cut-worker-etcd", _PAST_LEASE, _cut("etcd *")),
+    Fault("cut-worker-worker", _PAST_LEASE, _cut("worker *")),
+    Fault("cut-worker-authority", _PAST_LEASE, _cut("authority *")),
+    Fault("cut-worker-master", _PAST_LEASE, _cut("master *")),
     Fault("slow-worker-cassandra", 8, _slow("cassandra *", 0.1)),
     Fault("slow-worker-etcd", 8, _slow("etcd *", 0.1)),
     Fault("slow-worker-worker", 8, _slow("worker *", 0.1)),
     Fault("slow-worker-authority", 8, _slow("authority *", 0.1)),
-    Fault("clock-worker-ahead", 8, _stepped("numbering worker", _AHEAD), clock=True),
-    Fault("clock-worker-behind", 8, _stepped("numbering worker", -_AHEAD), clock=True),
+    Fault("clock-worker-ahead", 8, _stepped("worker", _AHEAD), clock=True),
+    Fault("clock-worker-behind", 8, _stepped("worker", -_AHEAD), clock=True),
     Fault("clock-master-ahead", 5, _stepped("leading master", _AHEAD), clock=True),
     Fault("clock-authority-behind", 5, _stepped("authority", -_AHEAD), clock=True),
 )

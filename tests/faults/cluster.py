@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import urllib.request
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -91,15 +92,10 @@ class Cluster:
         return self._named(record.endpoint.address)
 
     async def busiest_worker(self) -> str:
-        """The name of the worker that owns most intervals."""
-        found = [one.interval.owner.worker_id for one in await self.client.list_intervals()]
-        owned = {name: found.count(name) for name in found if name}
-        return max(owned, key=lambda name: owned[name]).replace("-", " ").removesuffix(".0")
-
-    async def numbering_worker(self) -> str:
-        """The name of a worker that sets the load's timers."""
+        """The name of the worker that owns most of the intervals that all else waits for, and that set the timers."""
         found = await self.client.list_intervals("faults", "numberer")
-        return found[0].interval.owner.worker_id.replace("-", " ").removesuffix(".0")
+        owned = Counter(one.interval.owner.worker_id for one in found if one.interval.HasField("owner"))
+        return max(owned, key=lambda name: owned[name]).replace("-", " ").removesuffix(".0")
 
     async def leading_member(self) -> int:
         """The number of etcd's leader."""

@@ -9,6 +9,7 @@ was parted, a write may arrive long after its writer gave it up (6.2).
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ class Links:
         """``pids``: of the processes whose links can be told apart, by name; the others are called "client"."""
         self._pids = pids
         self._rules: list[_Rule] = []
+        self._links: Counter[tuple[str, str]] = Counter()
+        """The connections that there are, by client and server."""
         self._changed = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._pumps: set[asyncio.Task[None]] = set()
@@ -80,20 +83,25 @@ class Links:
 
     # Rules, of which the first that concerns a link holds. Names may be patterns, as of files.
 
-    def cut(self, client: str, server: str) -> None:
-        """Nothing passes any more from ``client`` to ``server`` or back."""
-        self._set([*self._rules, _Rule(client, server, None)])
+    def cut(self, client: str, server: str) -> set[str]:
+        """Nothing passes any more from ``client`` to ``server`` or back; the servers that it was connected to."""
+        return self._set(_Rule(client, server, None))
 
-    def slow(self, client: str, server: str, delay: float) -> None:
-        """Each piece takes ``delay`` seconds longer, either way."""
-        self._set([*self._rules, _Rule(client, server, delay)])
+    def slow(self, client: str, server: str, delay: float) -> set[str]:
+        """Each piece takes ``delay`` seconds longer, either way; the servers that are connected to."""
+        return self._set(_Rule(client, server, delay))
 
     def mend(self) -> None:
         """All is as it was, and what was kept passes."""
-        self._set([])
+        self._rules = []
+        self._look_again()
 
-    def _set(self, rules: list[_Rule]) -> None:
-        self._rules = rules
+    def _set(self, rule: _Rule) -> set[str]:
+        self._rules = [*self._rules, rule]
+        self._look_again()
+        return {server for client, server in +self._links if rule.concerns(client, server)}
+
+    def _look_again(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -108,6 +116,7 @@ class Links:
             back, forth = await asyncio.open_connection(host, port)
         except OSError:
             return
+        self._links[client, server] += 1
         try:
             pumps = [
                 asyncio.create_task(self._pump(client, server, reader, forth)),
@@ -119,6 +128,7 @@ class Links:
             finally:
                 self._pumps.difference_update(pumps)
         finally:
+            self._links[client, server] -= 1
             forth.close()
 
     async def _pump(self, client: str, server: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -70,3 +70,14 @@ async def test_the_end_of_one_side_is_told_to_the_other() -> None:
         assert await said(reader, writer, b"one", 2.0) == b"one"
         writer.write_eof()
         assert await asyncio.wait_for(reader.read(), 2.0) == b""
+
+
+async def test_who_cuts_is_told_what_is_cut() -> None:
+    async with echoed("worker 1") as (links, reader, writer):
+        assert await said(reader, writer, b"one", 2.0) == b"one"
+        assert links.cut("worker 2", "*") == set()
+        assert links.slow("worker 1", "echo", 0.01) == {"echo"}
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), 2.0) == b""
+        await asyncio.sleep(0.05)
+        assert links.cut("worker 1", "echo") == set()
