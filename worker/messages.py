@@ -6,7 +6,7 @@ them against store, network and authority, and comes back with the events that t
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,10 +171,13 @@ class Refused:
 class Resend:
     """Batches whose sending failed or was refused, to be sent again (to wherever their keys live now).
 
-    ``tokens`` None: every batch that is not ACKed.
+    ``tokens`` None: every batch that is not ACKed. ``refused``: of those of which a part was refused, the indexes of
+    that part. The receiver has the rest and will answer for it; copies of it would count where delivery is not
+    exactly once, and fill an intake that is full already.
     """
 
     tokens: Sequence[int] | None = None
+    refused: Mapping[int, Collection[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -411,7 +411,9 @@ class TopologyHarness:
         elif acked:
             self._events.append((delivery.channel, Acknowledged(delivery.token, one.remaining)))
         else:
-            self._at(self.now + _RESEND_AFTER, delivery.channel, Resend([delivery.token]))
+            full = one.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+            refused = {delivery.token: one.remaining} if full else {}
+            self._at(self.now + _RESEND_AFTER, delivery.channel, Resend([delivery.token], refused))
 
     def _report(self, journal: str, one: Report) -> None:
         values = self._by_interval.setdefault(one.computation, {})

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 import millwheel as mw
-from millwheel.core.time import Timestamp
+from millwheel.core.time import MAX_TIMESTAMP, Timestamp
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import OpaqueIds, PositionIds
 from millwheel.worker.interval.outbox import Outbox
@@ -72,6 +75,77 @@ def test_g1_a_mark_never_passes_a_record_of_a_sibling_shipment_after_a_part_is_a
     assert outbox.mark("c", 99) == 2
     outbox.acknowledged(left.token, [])
     assert outbox.mark("c", 99) == 99
+
+
+def test_g13_of_a_batch_that_is_refused_in_part_that_part_alone_is_sent_again_4_1() -> None:
+    """All of it was: a receiver that counts copies took in the rest each time, faster than it worked them off."""
+    solo = Solo(Echo())
+    solo.deliver(*[("k", f"record {number}", number) for number in range(4)])
+    solo.commit()
+    (first,) = solo.take(Send)
+    token = first.delivery.token
+    solo.handle(Resend([token], {token: [1, 3]}))
+    (second,) = solo.take(Send)
+    assert second.delivery.timestamps == [1, 3]
+    whole, part = first.delivery.ids, second.delivery.ids
+    assert isinstance(whole, PositionIds)
+    assert isinstance(part, PositionIds)
+    assert part.positions == [whole.positions[1], whole.positions[3]]
+    assert part.mark <= whole.positions[0], "the rest is not ACKed"
+    solo.handle(Acknowledged(token, [1, 3]))
+    assert solo.state.outbox.get(token) is None
+    solo.handle(Resend([second.delivery.token], {second.delivery.token: [0, 1]}))
+    (third,) = solo.take(Send)
+    assert third.delivery.token == second.delivery.token, "all that is left of it was refused"
+    solo.handle(Acknowledged(third.delivery.token))
+    assert (len(solo.state.outbox), solo.state.outbox.records, solo.state.outbox.bytes) == (0, 0, 0)
+
+
+def test_g10_a_commit_waits_for_all_parts_of_a_weak_batch_that_was_divided_6_1_3() -> None:
+    solo = weak()
+    solo.deliver(("k", "x", 1), ("k", "y", 2))
+    (first,) = solo.take(Send)
+    token = first.delivery.token
+    solo.handle(Resend([token], {token: [1]}))
+    (second,) = solo.take(Send)
+    solo.handle(Acknowledged(token, [1]))
+    assert solo.take(AppendEntry) == []
+    solo.handle(Acknowledged(second.delivery.token))
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["ack", "divide", "move"]), st.integers(0, 99), st.sets(st.integers(0, 9)))))
+def test_g1_a_mark_never_passes_what_is_not_acked_however_batches_are_divided(
+    steps: list[tuple[str, int, set[int]]],
+) -> None:
+    owner = {"of": "a"}
+    outbox = Outbox(lambda consumer, key: owner["of"] + key.decode())
+    outbox.add([(n, b"p", "s", b"v" * n, n, (("c", b"%d" % (n % 2)),), b"") for n in range(12)])
+    left = set(range(12))
+    for what, which, indexes in steps:
+        shipments = list(outbox)
+        if not shipments:
+            break
+        shipment = shipments[which % len(shipments)]
+        mine = {shipment.positions[index] for index in shipment.indexes()}
+        chosen = {index for index in indexes if index < len(shipment.positions)}
+        if what == "ack":
+            outbox.acknowledged(shipment.token, sorted(chosen))
+            left -= mine - {shipment.positions[index] for index in chosen}
+        elif what == "divide":
+            outbox.divided(shipment, chosen)
+        else:
+            owner["of"] += "x"
+            outbox.rerouted(shipment)
+        positions = sorted(one.positions[index] for one in outbox for index in one.indexes())
+        assert positions == sorted(left)
+        assert outbox.records == len(left)
+        assert outbox.mark("c", 99) == min(left, default=99)
+        assert outbox.pending.min() == min(left, default=MAX_TIMESTAMP)
+    for one in list(outbox):
+        outbox.acknowledged(one.token, ())
+    assert (outbox.records, outbox.bytes) == (0, 0)
 
 
 def test_g13_a_key_that_is_stuck_does_not_have_receivers_remember_every_id_since() -> None:

@@ -8,7 +8,7 @@ contract's memory implementation; authority, network and injector are models.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -302,10 +302,11 @@ class World:
         else:
             self._refuse(task.what.delivery)
 
-    def _refuse(self, delivery: Delivery) -> None:
-        """The sender will send it again: its own copy of it, as it then stands."""
+    def _refuse(self, delivery: Delivery, indexes: Sequence[int] = ()) -> None:
+        """The sender will send it again, or these records of it: its own copy, as it then stands."""
         if delivery.channel is not None:
-            self.later.append((self.now + BACKOFF, Task(delivery.channel, Resend([delivery.token]))))
+            refused = {delivery.token: indexes} if indexes else {}
+            self.later.append((self.now + BACKOFF, Task(delivery.channel, Resend([delivery.token], refused))))
         elif delivery.token in self.unacked:
             self.later.append((self.now + BACKOFF, Task(None, Send(self.unacked[delivery.token]))))
 
@@ -370,7 +371,7 @@ class World:
                 self.tasks.append(Task(delivery.channel, Refused(delivery.token, one.message)))
         elif outcome != DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
             assert outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL, one
-            self._refuse(delivery)
+            self._refuse(delivery, one.remaining)
         elif delivery.channel is not None:
             self.tasks.append(Task(delivery.channel, Acknowledged(delivery.token, one.remaining)))
         elif not one.remaining:

@@ -56,6 +56,19 @@ async def test_refusals_are_sent_again_together_and_less_and_less_often() -> Non
     assert loop.time() - began < 0.1, "an ACK says that the receiver is well again"
 
 
+async def test_g13_of_a_batch_that_was_refused_in_part_the_rest_is_not_sent_again_4_1() -> None:
+    core, channel, _ = sender()
+    channel.reply(7, FULL, [1, 3], "full")
+    channel.reply(7, FULL, [4], "full")
+    channel.reply(8, FULL, [0], "full")
+    channel.reply(8, NOT_OWNER, (), "moved: nobody has any of it")
+    channel.reply(9, NOT_OWNER, (), "moved")
+    channel.reply(9, FULL, [0], "of a copy")
+    await resent(core, 1)
+    (event,) = core.of(Resend)
+    assert (event.tokens, event.refused) == ([7, 8, 9], {7: {1, 3, 4}})
+
+
 async def test_what_was_refused_is_sent_again_at_once_when_intervals_change_hands_7_1() -> None:
     core, channel, _ = sender()
     for round_number in range(3):

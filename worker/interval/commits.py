@@ -15,7 +15,7 @@ the journal. What is captured of the soft state is captured when nothing is in l
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -321,15 +321,23 @@ class Commits:
         keep = set(remaining)
         return [index for index in shipment.indexes() if index not in keep]
 
-    def resend(self, tokens: Sequence[int] | None) -> list[Instruction]:
-        """Send again what was not ACKed, to wherever its keys live now."""
+    def resend(self, tokens: Sequence[int] | None, refused: Mapping[int, Collection[int]]) -> list[Instruction]:
+        """Send again what was not ACKed, to wherever its keys live now; of some shipments only what was refused."""
         if tokens is None:
             return self.send_all()
         out: list[Instruction] = []
         for token in tokens:
             shipment = self.state.outbox.get(token)
-            if shipment is not None and shipment.sent:
+            if shipment is None or not shipment.sent:
+                continue
+            part = refused.get(token)
+            if part is None or (rest := self.state.outbox.divided(shipment, part)) is None:
                 out.extend(self._reroute(shipment))
+            else:
+                sealed = self._senders.get(token)
+                if sealed is not None:
+                    self._wait_for(sealed, rest)
+                out.extend(self._send(one) for one in rest)
         return out
 
     def send_all(self) -> list[Instruction]:
@@ -349,9 +357,14 @@ class Commits:
         sealed = self._senders.get(token)
         if sealed is not None:
             self._let_off(token)
-            sealed.unacked.update(one.token for one in fresh)
-            self._senders.update((one.token, sealed) for one in fresh)
+            self._wait_for(sealed, fresh)
         return [self._send(one) for one in fresh]
+
+    def _wait_for(self, sealed: Sealed, shipments: Iterable[Shipment]) -> None:
+        """The commit has these shipments to wait for."""
+        for one in shipments:
+            sealed.unacked.add(one.token)
+            self._senders[one.token] = sealed
 
     # Time.
 

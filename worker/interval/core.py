@@ -204,7 +204,7 @@ class IntervalCore:
         return [GiveUp(event.reason)] if self.state.outbox.get(event.token) is not None else []
 
     def _on_resend(self, event: Resend) -> list[Instruction]:
-        return self._commits.resend(event.tokens) if self.phase is Phase.SERVING else []
+        return self._commits.resend(event.tokens, event.refused) if self.phase is Phase.SERVING else []
 
     def _on_watermarks(self, event: SenderWatermarks) -> list[Instruction]:
         self.state.inputs.update(event.values)

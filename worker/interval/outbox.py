@@ -185,12 +185,16 @@ class Outbox:
         if not shipment.waiting:
             self._remove(shipment)
             return shipment
+        self._measure_again(shipment)
+        return shipment
+
+    def _measure_again(self, shipment: Shipment) -> None:
+        """Fewer of the shipment's records are waiting than before."""
         self.pending.remove(shipment.held)
         shipment.measure()
         self.pending.add(shipment.held)
         if not shipment.sequence:
             self._note_first(shipment)
-        return shipment
 
     def _note_first(self, shipment: Shipment) -> None:
         shipments = self._by_consumer[shipment.consumer]
@@ -261,10 +265,30 @@ class Outbox:
         self._remove(shipment)
         return self.add(rows, shipment.sequence)
 
+    def divided(self, shipment: Shipment, indexes: Iterable[int]) -> list[Shipment] | None:
+        """The records of these indexes that are not ACKed, as shipments of their own by who owns their keys now.
+
+        None if these are all that is left of the shipment: then it is not divided.
+        """
+        left = set(shipment.indexes())
+        part = left.intersection(indexes)
+        if part == left:
+            return None
+        if not part:
+            return []
+        rows = list(self.rows_of(shipment, sorted(part)))
+        size = sum(len(shipment.values[index]) + len(shipment.keys[index]) for index in part)
+        shipment.waiting = left - part
+        shipment.bytes -= size
+        self.bytes -= size
+        self.records -= len(part)
+        self._measure_again(shipment)
+        return self.add(rows, shipment.sequence)
+
     @staticmethod
-    def rows_of(shipment: Shipment) -> Iterator[ProductionRow]:
-        """The shipment's records that are not ACKed, as a journal stores them."""
-        for index in shipment.indexes():
+    def rows_of(shipment: Shipment, indexes: Iterable[int] | None = None) -> Iterator[ProductionRow]:
+        """The shipment's records that are not ACKed (those of ``indexes``), as a journal stores them."""
+        for index in shipment.indexes() if indexes is None else indexes:
             yield (
                 shipment.positions[index],
                 shipment.producers[index],

@@ -37,7 +37,8 @@ class LocalChannel:
     def __init__(self, host: CoreHost) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._refused: set[int] = set()
+        self._refused: dict[int, set[int] | None] = {}
+        """What is to be sent again, by batch: the records of these indexes, or all (None)."""
         self._delay = _RESEND_FIRST
         self._timer: asyncio.TimerHandle | None = None
         self._tell_at = 0.0
@@ -51,16 +52,19 @@ class LocalChannel:
         self._delay = _RESEND_FIRST
         self._host.post(Acknowledged(token, remaining))
 
-    def later(self, token: int, why: str = "") -> None:
-        """Have the batch sent again, together with others that were refused meanwhile. ``why``: what the receiver said,
-        which the log is told once in a while if it goes on."""
+    def later(self, token: int, why: str = "", indexes: Sequence[int] = ()) -> None:
+        """Have the batch, or these records of it, sent again, together with others that were refused meanwhile.
+
+        ``why``: what the receiver said, which the log is told once in a while if it goes on.
+        """
         if not self._refused:
             self._timer = self._loop.call_later(self._delay * random.uniform(0.5, 1.5), self._resend)
             if why and self._delay >= _RESEND_LAST and self._loop.time() >= self._tell_at:
                 self._tell_at = self._loop.time() + _TELL_SECONDS
                 log.warning("journal %s: its deliveries are refused, and sent again: %s", self._host.journal, why)
             self._delay = min(self._delay * 2, _RESEND_LAST)
-        self._refused.add(token)
+        before = self._refused.get(token, set())
+        self._refused[token] = None if not indexes or before is None else before.union(indexes)
 
     def hurry(self) -> None:
         """Intervals have changed hands: what was refused is sent again at once, to whoever owns its keys now."""
@@ -71,8 +75,9 @@ class LocalChannel:
 
     def _resend(self) -> None:
         self._timer = None
-        tokens, self._refused = sorted(self._refused), set()
-        self._host.post(Resend(tokens))
+        refused, self._refused = self._refused, {}
+        parts = {token: indexes for token, indexes in refused.items() if indexes is not None}
+        self._host.post(Resend(sorted(refused), parts))
 
 
 def answer(
@@ -91,4 +96,5 @@ def answer(
     else:
         if outcome == DeliveryOutcome.DELIVERY_OUTCOME_INVALID:
             log.warning("journal %s: a batch was refused as invalid, and is sent again: %s", host.journal, message)
-        channel.later(token, message)
+        full = outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+        channel.later(token, message, remaining if full else ())
