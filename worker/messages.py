@@ -6,7 +6,7 @@ them against store, network and authority, and comes back with the events that t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,11 @@ class Delivery:
     timestamps: list[int]
     token: int = 0
     channel: Any = None
+
+
+def without(values: Sequence[bytes], kept: Container[int]) -> list[bytes]:
+    """A column with nothing but what is at the ``kept`` indexes: the rest is not to be held here any longer."""
+    return [value if index in kept else b"" for index, value in enumerate(values)]
 
 
 @dataclass(frozen=True, slots=True)

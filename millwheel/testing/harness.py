@@ -12,7 +12,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from millwheel.core.keys import ALL_KEYS, KeyInterval
@@ -79,6 +79,17 @@ class Produced:
     timestamp: Timestamp
 
 
+def _part(delivery: Delivery, indexes: Sequence[int], token: int) -> Delivery:
+    """Some records of a delivery."""
+    ids, columns = delivery.ids, (delivery.keys, delivery.values, delivery.timestamps)
+    if isinstance(ids, PositionIds):
+        ids = PositionIds(ids.sequence, ids.mark, [ids.positions[index] for index in indexes])
+    elif isinstance(ids, OpaqueIds):
+        ids = OpaqueIds([ids.ids[index] for index in indexes])
+    keys, values, timestamps = ([column[index] for index in indexes] for column in columns)
+    return replace(delivery, ids=ids, keys=keys, values=values, timestamps=timestamps, token=token)  # type: ignore[arg-type]
+
+
 def _now(coroutine: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that never waits, as the memory store's are."""
     try:
@@ -129,6 +140,9 @@ class TopologyHarness:
         self._declared: dict[str, int] = dict.fromkeys(self._sources, int(MIN_TIMESTAMP))
         self._unacked: dict[tuple[str, int], Delivery] = {}
         """Injected records by journal and token: sent again after a crash, and holding the injector's watermark."""
+        self._parted: dict[tuple[str, int], set[int]] = {}
+        """Of these, the indexes of records that were refused, and are in batches of their own now."""
+        self._parts = itertools.count(-1, -1)
         self._later: list[tuple[int, int, str, Event]] = []
         """Events at a virtual time to come, as a heap."""
         self._order = itertools.count()
@@ -178,7 +192,7 @@ class TopologyHarness:
                 self._produced.setdefault(stream, []).append(Produced(value, timestamp))
         for journal, delivery in deliveries.items():
             self._unacked[journal, delivery.token] = delivery
-            self._events.append((journal, delivery))
+            self._events.append((journal, replace(delivery)))
         self._run()
 
     def advance_watermark(self, to: Timestamp, stream: str | None = None) -> None:
@@ -211,8 +225,9 @@ class TopologyHarness:
         self._events.clear()
         self._later.clear()
         self._by_interval.clear()
+        self._parted.clear()
         self._start_all()
-        self._events.extend((delivery.journal, delivery) for delivery in self._unacked.values())
+        self._events.extend((delivery.journal, replace(delivery)) for delivery in self._unacked.values())
         self._run()
 
     # What tests read.
@@ -267,7 +282,8 @@ class TopologyHarness:
 
     def _delivery(self, consumer: str, journal: str, stream: str, position: int, *, opaque: bool) -> Delivery:
         """An injected batch to be filled, from ``position`` on."""
-        pending = [token for (to, token), one in self._unacked.items() if to == journal and one.stream == stream]
+        unacked = [one.ids for (to, _), one in self._unacked.items() if to == journal and one.stream == stream]
+        pending = [min(ids.positions) for ids in unacked if isinstance(ids, PositionIds)]
         origin = f"injector/{stream}/test"
         ids = OpaqueIds([]) if opaque else PositionIds(origin, min(pending, default=position), [])
         sender = Sender(origin, 1, None, f"injector/{stream}", self._watermarks[f"injector/{stream}"])
@@ -404,9 +420,10 @@ class TopologyHarness:
         acked = one.outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED
         if delivery.channel is None:
             if not acked:
-                self._at(self.now + _RESEND_AFTER, journal, delivery)
-            elif not one.remaining:
+                self._refused(journal, delivery.token, one.remaining)
+            elif self._parted.get((journal, delivery.token), set()).issuperset(one.remaining):
                 self._unacked.pop((journal, delivery.token), None)
+                self._parted.pop((journal, delivery.token), None)
                 self._publish(delivery.stream)
         elif acked:
             self._events.append((delivery.channel, Acknowledged(delivery.token, one.remaining)))
@@ -414,6 +431,17 @@ class TopologyHarness:
             full = one.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
             refused = {delivery.token: one.remaining} if full else {}
             self._at(self.now + _RESEND_AFTER, delivery.channel, Resend([delivery.token], refused))
+
+    def _refused(self, journal: str, token: int, indexes: Sequence[int]) -> None:
+        """Send injected records again: those that were refused, as a batch of their own if the rest was not."""
+        delivery = self._unacked[journal, token]
+        if 0 < len(indexes) < len(delivery.keys):
+            rest = [index for index in range(len(delivery.keys)) if index not in indexes]
+            self._unacked[journal, token] = _part(delivery, rest, token)
+            self._parted.setdefault((journal, token), set()).update(indexes)
+            delivery = _part(delivery, indexes, next(self._parts))
+            self._unacked[journal, delivery.token] = delivery
+        self._at(self.now + _RESEND_AFTER, journal, replace(delivery))
 
     def _report(self, journal: str, one: Report) -> None:
         values = self._by_interval.setdefault(one.computation, {})

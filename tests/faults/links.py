@@ -83,23 +83,27 @@ class Links:
 
     # Rules, of which the first that concerns a link holds. Names may be patterns, as of files.
 
-    def cut(self, client: str, server: str) -> set[str]:
-        """Nothing passes any more from ``client`` to ``server`` or back; the servers that it was connected to."""
-        return self._set(_Rule(client, server, None))
+    def cut(self, one: str, other: str) -> set[str]:
+        """Nothing passes any more between ``one`` and ``other``, whoever of them connects; returns which of the others
+        there are connections with."""
+        return self._set(one, other, None)
 
-    def slow(self, client: str, server: str, delay: float) -> set[str]:
-        """Each piece takes ``delay`` seconds longer, either way; the servers that are connected to."""
-        return self._set(_Rule(client, server, delay))
+    def slow(self, one: str, other: str, delay: float) -> set[str]:
+        """As :meth:`cut`; each piece takes ``delay`` seconds longer, either way."""
+        return self._set(one, other, delay)
 
     def mend(self) -> None:
         """All is as it was, and what was kept passes."""
         self._rules = []
         self._look_again()
 
-    def _set(self, rule: _Rule) -> set[str]:
-        self._rules = [*self._rules, rule]
+    def _set(self, one: str, other: str, delay: float | None) -> set[str]:
+        forth, back = _Rule(one, other, delay), _Rule(other, one, delay)
+        self._rules = [*self._rules, forth, back]
         self._look_again()
-        return {server for client, server in +self._links if rule.concerns(client, server)}
+        links = set(+self._links)
+        found = {server for client, server in links if forth.concerns(client, server)}
+        return found | {client for client, server in links if back.concerns(client, server)}
 
     def _look_again(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -136,6 +140,8 @@ class Links:
         with suppress(OSError):
             while data := await reader.read(_PIECE):
                 await self._passing(client, server)
+                if writer.is_closing():  # the other way has ended meanwhile: there is nobody to write to
+                    break
                 writer.write(data)
                 await writer.drain()
         writer.close()

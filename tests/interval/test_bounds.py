@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import millwheel as mw
 from millwheel.core.limits import MAX_ENTRY_BYTES, MAX_VALUE_BYTES
-from millwheel.core.time import Timestamp
+from millwheel.core.time import Duration, Timestamp
 from millwheel.sdk.context import OutputBinding, TimerSetting
+from millwheel.testing import TopologyHarness
+from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import Settings
 from millwheel.worker.interval.intake import Intake
 from millwheel.worker.interval.timers import TimerTable
@@ -40,6 +42,41 @@ class Grows(mw.Computation[tuple[str, str], str]):
 
     def process_timer(self, ctx: mw.Context[str], timer: mw.Timer) -> None:
         ctx.produce("out", "fired")
+
+
+class Stubborn(mw.Computation[tuple[str, str], None]):
+    """Fails for one key, and counts its runs for the others."""
+
+    runs: ClassVar[list[str]] = []
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[0] == "fails":
+            raise ValueError("again and again")
+        self.runs.append(record.value[0])
+
+
+def test_g13_of_an_injected_batch_that_is_refused_in_part_the_harness_sends_that_part_again_4_1() -> None:
+    """It sent all of it: where delivery is not exactly once, a record that was taken in ran a hundred times a second."""
+    topology = mw.Topology("stubborn")
+    topology.source("in", tuple[str, str])
+    topology.add(Stubborn, name="stubborn", inputs={"in": mw.key(lambda value: value[0])}, exactly_once=False)
+    Stubborn.runs.clear()
+    harness = TopologyHarness(topology, settings=Settings(queue_records=10))
+    harness.advance_watermark(Timestamp(100))
+    harness.send_all("in", [(("fails", ""), Timestamp(1_000))] * 10)
+    harness.send_all("in", [(("late", ""), Timestamp(50)), (("ahead", ""), Timestamp(2_000))])
+    harness.advance_clock(Duration(1_000_000))
+    assert Stubborn.runs == ["late"], "what is ahead waits for room"
+
+
+def test_g13_what_is_refused_of_a_batch_is_not_held_with_what_is_taken_4_1() -> None:
+    values = [b"taken", b"refused"]
+    sender = Sender("injector/in/p", 1, None, "injector/in")
+    delivery = Delivery("c", "j", "in", sender, PositionIds("s", 0, [1, 2]), [b"k", b"k"], values, [1, 2])
+    intake = Intake()
+    receipt = intake.admit(delivery, None, [0])
+    assert (receipt.delivery.values, intake.bytes) == ([b"taken", b""], 5)
+    assert values == [b"taken", b"refused"], "the list may be the sender's, too"
 
 
 def entries_of(solo: Solo) -> list[int]:

@@ -141,6 +141,7 @@ def test_g1_a_mark_never_passes_what_is_not_acked_however_batches_are_divided(
         positions = sorted(one.positions[index] for one in outbox for index in one.indexes())
         assert positions == sorted(left)
         assert outbox.records == len(left)
+        assert outbox.bytes == sum(len(blob) for one in outbox for blob in (*one.values, *one.keys)), "all that is held"
         assert outbox.mark("c", 99) == min(left, default=99)
         assert outbox.pending.min() == min(left, default=MAX_TIMESTAMP)
     for one in list(outbox):

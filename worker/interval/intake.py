@@ -16,7 +16,7 @@ from typing import Any, Final
 from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.core.watermarks import MinTracker
 from millwheel.worker.dedup import Verdict
-from millwheel.worker.messages import Delivery
+from millwheel.worker.messages import Delivery, without
 
 __all__ = ["Chunk", "Intake", "Item", "ParkedKey", "Receipt", "RecordItem", "TimerItem", "Wait"]
 
@@ -125,6 +125,9 @@ class Intake:
         if newest > self.newest:
             self.newest = newest
         size = sum(map(len, values)) if whole else sum(len(values[index]) for index in indexes)
+        if not whole:
+            # What is not taken would be held as long as what is, and is not counted. The list may be the sender's, too.
+            delivery.values = without(values, frozenset(indexes))
         receipt = Receipt(delivery, verdict, len(indexes), held, size // len(indexes))
         self.pending.add(held, len(indexes))
         self.records += len(indexes)

@@ -14,6 +14,7 @@ from typing import Final
 
 from millwheel.core.watermarks import MinTracker
 from millwheel.worker.interval.entry import InheritedRow, ProductionRow
+from millwheel.worker.messages import without
 
 __all__ = ["Outbox", "Shipment"]
 
@@ -277,10 +278,12 @@ class Outbox:
         if not part:
             return []
         rows = list(self.rows_of(shipment, sorted(part)))
-        size = sum(len(shipment.values[index]) + len(shipment.keys[index]) for index in part)
-        shipment.waiting = left - part
-        shipment.bytes -= size
-        self.bytes -= size
+        waiting = shipment.waiting = left - part
+        # In other lists, for a delivery has these; and what an index means must stay.
+        shipment.values, shipment.keys = without(shipment.values, waiting), without(shipment.keys, waiting)
+        self.bytes -= shipment.bytes
+        shipment.bytes = sum(map(len, shipment.values)) + sum(map(len, shipment.keys))
+        self.bytes += shipment.bytes
         self.records -= len(part)
         self._measure_again(shipment)
         return self.add(rows, shipment.sequence)
