@@ -17,13 +17,15 @@ class DrainWatch:
 
     A topology is through when the low watermarks of all its computations are plus infinity: every injector
     has finished, and a watermark passes nothing that is pending (4.5). Feedback edges take no part in watermarks, and
-    injectors may have gone without a word; so it is also through when, ``grace`` after the drain began, two
+    injectors may have gone without a word; so it is also through when, ``grace`` after the first look, two
     looks in a row find every interval without work at the same commit: a record is always queued at its
     receiver or pending at its sender, so whatever had moved in between would have committed somewhere.
     """
 
     def __init__(self, grace: Duration) -> None:
         self._grace = grace
+        self._since: dict[str, Timestamp] = {}
+        """When a topology was first looked at. When its drain began is known by another master's clock, perhaps."""
         self._quiet: dict[str, Mapping[str, int]] = {}
         self._waiting: dict[str, list[str]] = {}
         self._through: set[str] = set()
@@ -43,7 +45,9 @@ class DrainWatch:
             self._quiet.pop(progress.topology, None)
         else:
             self._quiet[progress.topology] = commits
-        graced = now >= record.state_changed_at_us + self._grace
+        # The clock may be set back.
+        since = self._since[progress.topology] = min(now, self._since.get(progress.topology, now))
+        graced = now >= since + self._grace
         if (_finished(record, progress) and not _has_feedback(record)) or (again and graced):
             self._through.add(progress.topology)
         self._waiting[progress.topology] = list(_waiting(known, record, progress, graced))
@@ -58,11 +62,12 @@ class DrainWatch:
 
     def keep(self, topologies: Collection[str]) -> None:
         """Forget all but these, which drain."""
-        for topology in (self._waiting.keys() | self._quiet.keys() | self._through) - set(topologies):
+        for topology in (self._since.keys() | self._waiting.keys() | self._through) - set(topologies):
             self.forget(topology)
 
     def forget(self, topology: str) -> None:
         """It does not drain (any more)."""
+        self._since.pop(topology, None)
         self._quiet.pop(topology, None)
         self._waiting.pop(topology, None)
         self._through.discard(topology)

@@ -56,7 +56,7 @@ class Stubborn(mw.Computation[tuple[str, str], None]):
 
 
 def test_g13_of_an_injected_batch_that_is_refused_in_part_the_harness_sends_that_part_again_4_1() -> None:
-    """It sent all of it: where delivery is not exactly once, a record that was taken in ran a hundred times a second."""
+    """It sent all of it: where delivery is not exactly once, a record that was taken in ran every ten milliseconds."""
     topology = mw.Topology("stubborn")
     topology.source("in", tuple[str, str])
     topology.add(Stubborn, name="stubborn", inputs={"in": mw.key(lambda value: value[0])}, exactly_once=False)

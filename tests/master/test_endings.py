@@ -35,6 +35,7 @@ def draining(spec: specs.TopologySpec | None = None) -> tuple[World, Master]:
     master = Master(world)
     master.call(SubmitTopology(spec or topology(), "r1"), now=0)
     master.call(DrainTopology("zeitgeist"), now=0)
+    master.core.observed(Progress("zeitgeist"), Timestamp(0))
     return world, master
 
 
@@ -112,6 +113,25 @@ def test_g1_injectors_have_their_grace_before_idleness_counts() -> None:
         assert observe(master, look(world.catalog()), 1_000) == catalog.TOPOLOGY_STATE_DRAINING
     assert any("injectors" in line for line in master.core.waiting_for("zeitgeist"))
     assert observe(master, look(world.catalog()), LATER) == catalog.TOPOLOGY_STATE_DRAINED
+
+
+def test_g8_a_drain_that_a_master_began_whose_clock_was_an_hour_ahead_ends_by_its_successors_7_1() -> None:
+    """The grace counted from when the drain began, by the clock of who began it: the next master waited for an hour."""
+    world = World()
+    world.join("w1")
+    ahead = Master(world)
+    ahead.call(SubmitTopology(topology(), "r1"), now=0)
+    ahead.call(DrainTopology("zeitgeist"), now=int(hours(1)))
+    master = Master(world)
+    states = [observe(master, look(world.catalog()), int(seconds(at))) for at in (1, 3, 7)]
+    assert states == [catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINED]
+
+
+def test_g8_a_clock_that_is_set_back_does_not_put_off_the_end_of_a_drain() -> None:
+    world, _ = draining()
+    master = Master(world)
+    states = [observe(master, look(world.catalog()), int(seconds(at))) for at in (3_600, 1, 7)]
+    assert states == [catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINED]
 
 
 def test_a_drained_topology_keeps_state_and_logs_without_owners_for_its_computations() -> None:
