@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import grpc
 import msgspec
@@ -23,6 +24,7 @@ from millwheel.client.watermarks import WatermarkClient
 from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.deliveries import answered_tokens
+from millwheel.rpc.errors import heed_cancellation
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.rpc.watermarks import WatermarkReport
@@ -66,9 +68,11 @@ class Feeder:
         async with WatermarkClient(self.address, on_refused=_refused) as watermarks:
             await watermarks.accept(f"injector/{STREAM}", PROCESS, self.sequencer)
             self.watermarks = watermarks
-            producing = asyncio.create_task(self._produce())
-            await asyncio.wait([producing, asyncio.create_task(self._deliver())], return_when=asyncio.FIRST_EXCEPTION)
-            producing.result()
+            # Neither ends: one that does, by an error or a cancellation that nobody asked for, is the process's end.
+            tasks = [asyncio.create_task(self._produce()), asyncio.create_task(self._deliver())]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
 
     async def _produce(self) -> None:
         """Take up records at their rate."""
@@ -96,12 +100,27 @@ class Feeder:
             self.flights.clear()
             try:
                 async with open_channel(self.address) as channel:
-                    call = delivery_pb2_grpc.DeliveryServiceStub(channel).Deliver(self._requests())
-                    async for response in call:
-                        self._answered(response)
-            except grpc.aio.AioRpcError:
-                pass  # the server was killed: to the next attempt
+                    await self._converse(delivery_pb2_grpc.DeliveryServiceStub(channel).Deliver())  # type: ignore[call-arg]
+            except (grpc.aio.AioRpcError, asyncio.CancelledError):
+                # The server was killed: to the next attempt. A call that fails while it is written to may show it by a
+                # cancellation.
+                heed_cancellation()
             await asyncio.sleep(0.02)
+
+    async def _converse(self, call: Any) -> None:
+        """Write for as long as answers come: gRPC itself would take one batch more from an iterator, and lose it."""
+        writer = asyncio.create_task(self._write(call))
+        try:
+            async for response in call:
+                self._answered(response)
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+            call.cancel()
+
+    async def _write(self, call: Any) -> None:
+        async for request in self._requests():
+            await call.write(request)
 
     async def _requests(self) -> AsyncIterator[wire.DeliverRequest]:
         while True:

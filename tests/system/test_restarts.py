@@ -72,9 +72,15 @@ class FeederProcess:
 
     async def kill(self) -> None:
         assert self._process is not None
-        assert self._process.returncode is None, f"the injector ended by itself:\n{self._log.read_text()[-3000:]}"
+        assert self._process.returncode is None, self.told()
         self._process.kill()
         await self._process.wait()
+
+    def told(self) -> str:
+        """Whether it lives, and the end of what it wrote."""
+        assert self._process is not None
+        ended = "lives" if self._process.returncode is None else f"has ended with {self._process.returncode}"
+        return f"the injector {ended}:\n{self._log.read_text()[-3000:]}"
 
     async def close(self) -> None:
         if self._process is not None and self._process.returncode is None:
@@ -132,7 +138,10 @@ async def test_g1_every_result_comes_exactly_once_through_kills_at_any_moment_6_
             done, _ = await asyncio.wait(readers, timeout=40, return_when=asyncio.FIRST_EXCEPTION)
             for reader in done:
                 reader.result()
-            assert len(done) == 2, f"the streams did not end: {len(windows.records)} windows\n{server.tail()}"
+            if len(done) < 2:
+                waits = (await run_cli(server.address, "watermark", "show")).out
+                told = f"{len(windows.records)} windows\n{waits}\n{feeder.told()}\n{server.tail()}"
+                pytest.fail(f"the streams did not end: {told}")
         finally:
             for reader in readers:
                 reader.cancel()
