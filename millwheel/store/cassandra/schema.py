@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -102,17 +103,20 @@ def prepare_keyspace(settings: CassandraSettings, cluster: Cluster, session: Dri
 
 
 def _is_ours(settings: CassandraSettings, run: Run) -> bool:
-    """Whether the keyspace has our version table; StoreSettingsError if it has other tables only."""
-    columns = run(
-        "SELECT column_name FROM system_schema.columns WHERE keyspace_name = %s AND table_name = 'schema_version'",
-        settings.keyspace,
-    )
-    if {"owner", "version", "state_buckets"} <= {row[0] for row in columns}:
+    """Whether the keyspace has our version table; StoreSettingsError if it has other tables only.
+
+    One question: between two, another process makes the version table, and its tables would pass for foreign ones.
+    """
+    tables: defaultdict[str, set[str]] = defaultdict(set)
+    for table, column in run(
+        "SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = %s", settings.keyspace
+    ):
+        tables[table].add(column)
+    if tables.get("schema_version", set()) >= {"owner", "version", "state_buckets"}:
         return True
-    rows = run("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", settings.keyspace)
-    if tables := sorted(row[0] for row in rows):
+    if tables:
         raise StoreSettingsError(
-            f"keyspace {settings.keyspace} holds tables of something else ({', '.join(tables)}); "
+            f"keyspace {settings.keyspace} holds tables of something else ({', '.join(sorted(tables))}); "
             "nothing was changed: set store.keyspace to a name of its own"
         )
     return False

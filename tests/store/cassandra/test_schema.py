@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from cassandra import InvalidRequest
 
 from millwheel.store.cassandra import CassandraSettings, CassandraStore, StoreSettingsError
-from millwheel.store.cassandra.schema import MIGRATIONS, until_known
+from millwheel.store.cassandra.schema import MIGRATIONS, prepare_keyspace, until_known
 from millwheel.store.contract import Append, StoreUnavailableError
 
 
@@ -20,6 +21,36 @@ async def test_many_that_open_a_new_keyspace_at_once_share_it(settings: Cassandr
     await stores[0].create_journal("j", 7)
     assert [(await store.read_head("j")).commit for store in stores] == [7] * 4
     await asyncio.gather(*(store.close() for store in stores))
+
+
+class _Overtaken:
+    """The driver's session of one that is overtaken: between two of its requests, another makes the whole keyspace."""
+
+    def __init__(self, driver: Any, other: Callable[[], object], after: int) -> None:
+        self._driver = driver
+        self._other = other
+        self._left = after
+
+    def execute(self, statement: Any, values: Any = None) -> Any:
+        if self._left == 0:
+            self._other()
+        self._left -= 1
+        return self._driver.execute(statement, values)
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_one_that_is_overtaken_while_it_makes_a_keyspace_finds_it_its_own(
+    settings: CassandraSettings, driver: Any, name: str, after: int
+) -> None:
+    """It took the version table of the other for a table of something else, and would not start."""
+    fresh = replace(settings, keyspace=name)
+    buckets: list[int] = []
+
+    def overtake() -> None:
+        buckets.append(prepare_keyspace(replace(fresh, state_buckets=3), driver.cluster, driver))
+
+    overtaken: Any = _Overtaken(driver, overtake, after)
+    assert [prepare_keyspace(replace(fresh, state_buckets=9), driver.cluster, overtaken)] == buckets
 
 
 def test_a_node_that_does_not_know_yet_what_another_has_made_is_asked_again() -> None:
