@@ -9,8 +9,6 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import grpc
-
 from millwheel.rpc.channel import RETRYABLE, Backoff
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -23,6 +21,7 @@ from millwheel.rpc.watermarks import (
     report_from_wire,
     report_to_wire,
 )
+from millwheel.rpc.writing import writing
 
 if TYPE_CHECKING:
     from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceAsyncStub
@@ -154,27 +153,13 @@ class ReportStream:
         """Open a stream, send everything, then what changes; returns or raises RequestError when it ends."""
         stub, address = await self._stub()
         call: Any = stub.Report()  # type: ignore[call-arg]  # the stubs know no call that is written to
-        # gRPC itself goes on with a request iterator after the call has ended, by one message, which is lost.
-        writer = asyncio.create_task(self._write(call))
-        # One that fails takes the stream with it: else nothing would be reported any more, and nobody told.
-        writer.add_done_callback(lambda _: call.cancel())
-        try:
-            async with connected(address):
-                async for response in call:
-                    self._heed(response)
-        finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
-            call.cancel()
+        async with connected(address), writing(call, self._write(call)):
+            async for response in call:
+                self._heed(response)
 
     async def _write(self, call: Any) -> None:
-        try:
-            async for request in self._requests():
-                await call.write(request)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the stream has ended: its reader says why
-        except Exception:
-            log.exception("watermarks cannot be reported, trying again")
+        async for request in self._requests():
+            await call.write(request)
 
     async def _requests(self) -> AsyncIterator[pb.ReportRequest]:
         """What goes out on one stream."""

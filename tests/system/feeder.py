@@ -28,6 +28,7 @@ from millwheel.rpc.errors import heed_cancellation
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.rpc.watermarks import WatermarkReport
+from millwheel.rpc.writing import writing
 from tests.system.counting import Load
 
 BATCH = 20
@@ -108,15 +109,10 @@ class Feeder:
             await asyncio.sleep(0.02)
 
     async def _converse(self, call: Any) -> None:
-        """Write for as long as answers come: gRPC itself would take one batch more from an iterator, and lose it."""
-        writer = asyncio.create_task(self._write(call))
-        try:
+        """Write for as long as answers come."""
+        async with writing(call, self._write(call)):
             async for response in call:
                 self._answered(response)
-        finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
-            call.cancel()
 
     async def _write(self, call: Any) -> None:
         async for request in self._requests():

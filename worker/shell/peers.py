@@ -14,6 +14,7 @@ from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.errors import heed_cancellation
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceStub
+from millwheel.rpc.writing import writing
 from millwheel.worker.messages import Delivery
 from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.owed import Owed
@@ -76,20 +77,12 @@ class PeerConnection:
             self._delay = min(self._delay * 2, _RECONNECT_LAST)
 
     async def _converse(self, call: Any) -> None:
-        """Write what is queued for as long as answers come.
-
-        gRPC itself goes on with a request iterator after the call has ended, by one batch, which would be lost.
-        """
-        writer = asyncio.get_running_loop().create_task(self._write(call))
-        try:
+        """Write what is queued for as long as answers come."""
+        async with writing(call, self._write(call)):
             async for response in call:
                 self._delay = _RECONNECT_FIRST
                 for token in answered_tokens(response):
                     self._answer(token, response)
-        finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
-            call.cancel()
 
     async def _write(self, call: Any) -> None:
         while True:

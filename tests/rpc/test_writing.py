@@ -1,0 +1,117 @@
+"""A call that is written to while it is read ends whole: whichever side, and whichever task, is first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from millwheel.rpc.writing import writing
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Server:
+    """Answers with what comes, until it is to end."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+        self.left = asyncio.Event()
+        """Set when a call has ended here."""
+
+    async def talk(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        try:
+            async for request in requests:
+                self.heard.append(request)
+                if request == b"refuse":
+                    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "refused")
+                if request == b"end":
+                    return
+                yield request
+        finally:
+            self.left.set()
+
+
+@asynccontextmanager
+async def conversing() -> AsyncIterator[tuple[Server, Any]]:
+    """A server, and a call to it."""
+    heard, server = Server(), grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(heard.talk)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"m": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call: Any = channel.stream_stream
+        yield heard, call("/s/m")()
+    await server.stop(None)
+
+
+async def write_for_ever(call: Any, *messages: bytes) -> None:
+    for message in messages:
+        await call.write(message)
+    await asyncio.Event().wait()
+
+
+async def read(call: Any, write: Coroutine[Any, Any, None], heed: Callable[[bytes], object]) -> None:
+    async with writing(call, write):
+        async for answer in call:
+            heed(answer)
+
+
+async def test_what_is_written_is_answered_until_the_server_ends() -> None:
+    answers: list[bytes] = []
+    async with conversing() as (server, call):
+        await read(call, write_for_ever(call, b"1", b"2", b"end"), answers.append)
+        assert server.heard == [b"1", b"2", b"end"]
+    assert answers == [b"1", b"2"]
+
+
+async def test_the_servers_reason_is_told() -> None:
+    async with conversing() as (_, call):
+        with pytest.raises(grpc.aio.AioRpcError, match="refused"):
+            await read(call, write_for_ever(call, b"refuse"), print)
+
+
+async def test_a_writer_that_fails_ends_the_call_with_its_error() -> None:
+    """Else its reader would wait for answers, for ever, to what nobody sends."""
+
+    async def write(call: Any) -> None:
+        await call.write(b"1")
+        raise ValueError("cannot be encoded")
+
+    async with conversing() as (server, call):
+        with pytest.raises(ValueError, match="cannot be encoded"):
+            await read(call, write(call), print)
+        await server.left.wait()
+
+
+async def test_a_reader_that_fails_ends_the_writer_and_the_call() -> None:
+    def fail(answer: bytes) -> None:
+        raise ValueError(f"{answer!r} cannot be read")
+
+    async with conversing() as (server, call):
+        with pytest.raises(ValueError, match="cannot be read"):
+            await read(call, write_for_ever(call, b"1"), fail)
+        await server.left.wait()
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_cancellation_of_the_reader_stays_one() -> None:
+    answered = asyncio.Event()
+    async with conversing() as (server, call):
+        reader = asyncio.create_task(read(call, write_for_ever(call, b"1"), lambda _: answered.set()))
+        await answered.wait()
+        reader.cancel()
+        await asyncio.wait([reader])
+        assert reader.cancelled()
+        await server.left.wait()
+
+
+async def test_a_call_that_somebody_cancels_is_no_failure_of_its_writer() -> None:
+    async with conversing() as (_, call):
+        with pytest.raises(asyncio.CancelledError):
+            await read(call, write_for_ever(call, b"1"), lambda _: call.cancel())
