@@ -9,6 +9,8 @@ was parted, a write may arrive long after its writer gave it up (6.2).
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-__all__ = ["Links", "through"]
+__all__ = ["Links", "owner", "through"]
 
 _PIECE: Final = 1 << 16
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -114,7 +116,7 @@ class Links:
     async def _connected(
         self, server: str, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        client = _owner(writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1], self._pids())
+        client = owner(writer.get_extra_info("peername"), writer.get_extra_info("sockname"), self._pids())
         await self._passing(client, server)
         try:
             back, forth = await asyncio.open_connection(host, port)
@@ -155,9 +157,12 @@ class Links:
             await self._changed.wait()
 
 
-def _owner(client_port: int, server_port: int, pids: Mapping[str, int]) -> str:
-    """The process that has the other end of a connection, or "client"."""
-    inode = _inode(f":{client_port:04X}", f":{server_port:04X}")
+def owner(client: tuple[str, int], server: tuple[str, int], pids: Mapping[str, int]) -> str:
+    """The process whose connection leads from ``client`` to ``server``, or "client".
+
+    Both addresses count: from one port of 127.0.0.1 several processes may be connected, each with another address.
+    """
+    inode = _inode(_listed(*client), _listed(*server))
     if inode:
         for name, pid in pids.items():
             with suppress(OSError):
@@ -166,6 +171,11 @@ def _owner(client_port: int, server_port: int, pids: Mapping[str, int]) -> str:
                         if str(entry.readlink()) == f"socket:[{inode}]":
                             return name
     return "client"
+
+
+def _listed(host: str, port: int) -> str:
+    """An address of IPv4 as the system lists it: at the end of one of IPv6, too."""
+    return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
 
 
 def _inode(local: str, remote: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from deploy.local.child import free_ports
-from tests.faults.links import Links, through
+from tests.faults.links import Links, owner, through
 
 
 @asynccontextmanager
@@ -81,3 +83,36 @@ async def test_who_cuts_is_told_what_is_cut() -> None:
         assert await asyncio.wait_for(reader.read(), 2.0) == b""
         await asyncio.sleep(0.05)
         assert links.cut("worker 1", "echo") == set()
+
+
+_OTHER = """
+import socket, sys
+with socket.socket() as connection:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    connection.bind(("127.0.0.1", 0))
+    connection.connect(("127.0.0.1", int(sys.argv[1])))
+    print(connection.getsockname()[1], flush=True)
+    sys.stdin.read()
+"""
+
+
+async def test_processes_that_are_connected_from_one_port_are_told_apart() -> None:
+    """Nodes of a cluster have one port at several addresses: the system may give each connection the same of its own.
+    A cut from Cassandra left one node out, whose connection was taken for another process's."""
+    (port,) = free_ports(1, "0.0.0.0")
+    with socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.3", port)), socket.socket() as here:
+        pipe = asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", _OTHER, str(port), stdin=pipe, stdout=pipe)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            shared = int(await child.stdout.readline())
+            here.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            here.bind(("127.0.0.1", shared))
+            here.connect(("127.0.0.3", port))
+            pids = {"here": os.getpid(), "there": child.pid}
+            assert owner(("127.0.0.1", shared), ("127.0.0.3", port), pids) == "here"
+            assert owner(("127.0.0.1", shared), ("127.0.0.1", port), pids) == "there"
+        finally:
+            child.stdin.close()
+            await child.wait()
