@@ -157,6 +157,22 @@ def test_g13_dead_letters_that_are_due_together_are_spread_over_commits_4_1() ->
     assert solo.state.counts.dead_letters == 24
 
 
+class Keeps(mw.Computation[tuple[str, str], str]):
+    """Keeps much, or takes nothing."""
+
+    def process_record(self, ctx: mw.Context[str], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1].startswith("no"):
+            raise ValueError("no")
+        ctx.state = "x" * 4_000_000
+
+
+def test_a_dead_letter_that_is_put_off_is_counted_when_it_is_committed() -> None:
+    solo = Solo(Keeps(), on_failure=mw.dead_letter(after=1))
+    solo.deliver(("j", "", 1), ("k", "", 1), ("l", "no" * 250_000, 1))
+    assert solo.commit_all() > 1
+    assert solo.state.counts.dead_letters == len(solo.sent()) == 1
+
+
 def test_a_hook_that_produces_more_than_a_commit_takes_fails_by_name() -> None:
     solo = Solo(Grows(), on_failure=mw.dead_letter(after=1))
     solo.deliver(("k", "1 100", 1), ("j", "1 1", 1))

@@ -80,6 +80,7 @@ class Parking:
         """Drop what this batch did for ``key``; returns the work that it had consumed."""
         batch = self.runner.batch
         context = batch.contexts.pop(key, None)
+        batch.dead.discard(key)
         if context is not None:
             context._cell.value = UNSET
             self.state.scope.produced_bytes -= context._produced
@@ -122,7 +123,7 @@ class Parking:
         context = self.runner.open(key) if key in self.state.cells else self.runner.open_apart(key)
         assert context is not None, "a key whose hook has run is in the cache"
         self.failures.dead_letter(context, key, item, error, parked.attempts)
-        self.runner.batch.dead += 1
+        self.runner.batch.dead.add(key)
         if len(item) == 2:
             receipt, index = parked.items.popleft()
             receipt.parked.discard(index)

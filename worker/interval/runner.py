@@ -40,7 +40,8 @@ class Batch:
         self.firing: list[int] = []
         self.records = 0
         self.size = 0
-        self.dead = 0
+        self.dead: set[bytes] = set()
+        """Keys of which a record or timer is given up: one each at most, as it runs alone."""
 
     def __bool__(self) -> bool:
         return bool(self.contexts or self.fired or any(indexes for _, indexes in self.consumed))

@@ -184,7 +184,7 @@ class Sealer:
             productions,
             [],
             [],
-            (records, duplicates, late, batch.dead),
+            (records, duplicates, late, len(batch.dead)),
         )
         return entry, state.outbox.add(productions)
 
