@@ -7,6 +7,10 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
+
+from millwheel.rpc.errors import heed_cancellation
+
 __all__ = ["writing"]
 
 
@@ -21,15 +25,20 @@ async def writing(call: Any, write: Coroutine[Any, Any, None]) -> AsyncIterator[
     writer.add_done_callback(lambda _: call.cancel())
     try:
         yield
+        _heed(writer)
     except asyncio.CancelledError:
-        # The call's, which whoever reads is shown as one of its own: unless that was cancelled, too.
-        task = asyncio.current_task()
-        if task is None or task.cancelling() or not writer.done() or writer.cancelled():
-            raise
-        if (error := writer.exception()) is None:
-            raise
-        raise error from None
+        heed_cancellation()
+        # It is the call's, which whoever reads is shown as a cancellation of its own.
+        _heed(writer)
+        raise
     finally:
         writer.cancel()
         await asyncio.gather(writer, return_exceptions=True)
         call.cancel()
+
+
+def _heed(writer: asyncio.Task[None]) -> None:
+    """Raise what a writer failed with by itself: not because the call had ended, of which its reader knows more."""
+    error = writer.exception() if writer.done() and not writer.cancelled() else None
+    if error is not None and not isinstance(error, (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)):
+        raise error from None

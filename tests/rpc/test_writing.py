@@ -89,6 +89,39 @@ async def test_a_writer_that_fails_ends_the_call_with_its_error() -> None:
         await server.left.wait()
 
 
+async def test_a_writer_that_fails_as_the_server_ends_is_told() -> None:
+    ended = asyncio.Event()
+
+    async def write(call: Any) -> None:
+        await call.write(b"end")
+        await ended.wait()
+        raise ValueError("cannot be encoded")
+
+    async def read_to_the_end(call: Any) -> None:
+        async with writing(call, write(call)):
+            assert [answer async for answer in call] == []
+            ended.set()
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+    async with conversing() as (_, call):
+        with pytest.raises(ValueError, match="cannot be encoded"):
+            await read_to_the_end(call)
+
+
+async def test_a_writer_that_finds_the_call_ended_is_no_failure_of_its_own() -> None:
+    """An authority's shard moved, its channel was closed, and each time that was logged as an error."""
+
+    async def write(call: Any) -> None:
+        await call.write(b"1")
+        call.cancel()
+        await call.write(b"2")
+
+    async with conversing() as (_, call):
+        with pytest.raises(asyncio.CancelledError):
+            await read(call, write(call), print)
+
+
 async def test_a_reader_that_fails_ends_the_writer_and_the_call() -> None:
     def fail(answer: bytes) -> None:
         raise ValueError(f"{answer!r} cannot be read")

@@ -203,3 +203,18 @@ async def test_a_worker_is_refused_by_the_name_of_the_setting_while_another_has_
     assert await second.created() > before
     await second.registration.close()
     await coordinator.close()
+
+
+async def test_of_two_that_start_with_one_id_at_once_one_is_refused_7_1() -> None:
+    """Both saw the name free. The second took away what the first had put meanwhile: it owned nothing, and said so to
+    nobody."""
+    coordinator = MemoryCoordinator()
+    rigs = [Rig(coordinator, ttl=0.2), Rig(coordinator, "10.0.0.2:7433", ttl=0.2)]
+    found = await asyncio.gather(*(rig.registration.start() for rig in rigs), return_exceptions=True)
+    assert sorted(map(type, found), key=repr) == [type(None), WorkerIdTakenError]
+    winner = rigs[found.index(None)]
+    entry = await coordinator.get(KEY)
+    assert entry is not None
+    assert winner.registration.is_own(catalog.WorkerRecord.FromString(entry.value))
+    await winner.registration.close()
+    await coordinator.close()

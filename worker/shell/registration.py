@@ -86,33 +86,38 @@ class Registration:
         return record == self._record
 
     async def _register(self) -> None:
-        """Put the record anew, whatever is there, in the name of a process before this one or of an earlier attempt.
+        """Put the record anew, where nothing is there any more.
 
-        What is there of a process with another address is waited for first: that one may live.
         Each step says what it found: of a transaction that timed out it is not known when it takes effect, and one that
-        did so after all others would replace or take away the record of a lease that goes on being renewed.
+        did so after all others would replace or take away the record of a lease that goes on being renewed. Somebody
+        else may come between any two steps, and is waited for then.
         """
-        await self._vacancy()
-        self._lease = await self._coordinator.grant_lease(self._ttl)
         key = worker_key(self._record.endpoint.worker_id)
-        put = Put(key, self._record.SerializeToString(), self._lease)
-        # A process that was killed may have left its record, under a lease that still lives. What was assigned to it is
-        # not ours: its sequencers have opened their journals. So this record is a new one, not the old one changed.
-        while not (await self._coordinator.transact([Compare(key, 0)], [put])).committed:
-            for entry in (await self._coordinator.list(key)).entries:
-                if entry.key == key:
-                    await self._coordinator.transact([Compare(key, entry.modified)], deletes=[key])
+        while True:
+            await self._vacate(key)
+            self._lease = await self._coordinator.grant_lease(self._ttl)
+            put = Put(key, self._record.SerializeToString(), self._lease)
+            if (await self._coordinator.transact([Compare(key, 0)], [put])).committed:
+                return
+            await self._coordinator.revoke_lease(self._lease)
 
-    async def _vacancy(self) -> None:
-        """Wait for the end of a registration by another process elsewhere; WorkerIdTakenError if it does not end."""
+    async def _vacate(self, key: str) -> None:
+        """Remove what is there of this address, or of nobody; wait first for the end of what is of another.
+
+        A process that was killed may have left its record, under a lease that still lives. What was assigned to it is
+        not ours: its sequencers have opened their journals. So the record is a new one, not the old one changed.
+        WorkerIdTakenError: that of a process elsewhere, which may live, does not end.
+        """
         mine = self._record.endpoint
         began = asyncio.get_running_loop().time()
         while True:
-            entries = (await self._coordinator.list(worker_key(mine.worker_id))).entries
-            found = [entry for entry in entries if entry.key == worker_key(mine.worker_id) and not entry.damage]
-            other = catalog.WorkerRecord.FromString(found[0].value).endpoint.address if found else mine.address
-            if other == mine.address:
+            found = [entry for entry in (await self._coordinator.list(key)).entries if entry.key == key]
+            addresses = [catalog.WorkerRecord.FromString(one.value).endpoint.address for one in found if not one.damage]
+            if all(address == mine.address for address in addresses):
+                for entry in found:
+                    await self._coordinator.transact([Compare(key, entry.modified)], deletes=[key])
                 return
+            other = addresses[0]
             if asyncio.get_running_loop().time() - began > _PATIENCE * self._ttl:
                 raise WorkerIdTakenError(mine.worker_id, other)
             log.warning("the name %s is that of the process at %s: waiting for its lease", mine.worker_id, other)

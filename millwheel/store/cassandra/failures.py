@@ -74,7 +74,7 @@ def failure_of(error: BaseException, contact_points: tuple[str, ...], username: 
 
 def is_unknown(error: InvalidRequest) -> bool:
     """Whether it says that a keyspace or table does not exist: there is no code of its own for it."""
-    return "does not exist" in str(error)
+    return any(text in str(error) for text in ("does not exist", "doesn't exist"))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

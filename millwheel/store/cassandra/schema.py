@@ -6,6 +6,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 from cassandra import ConsistencyLevel, InvalidRequest
@@ -16,6 +17,7 @@ from cassandra.query import SimpleStatement
 
 from millwheel.store.cassandra.failures import StoreSettingsError, is_unknown
 from millwheel.store.cassandra.settings import CassandraSettings
+from millwheel.store.contract import StoreUnavailableError
 
 __all__ = ["HEAD_ROW", "MIGRATIONS", "prepare_keyspace", "until_known"]
 
@@ -71,8 +73,9 @@ def until_known(work: Callable[[], Result], patience: float) -> Result:
     while True:
         try:
             return work()
-        except InvalidRequest as error:
-            if not is_unknown(error) or time.monotonic() > until:
+        except (InvalidRequest, StoreUnavailableError) as error:
+            passes = isinstance(error, StoreUnavailableError) or is_unknown(error)
+            if not passes or time.monotonic() > until:
                 raise
         time.sleep(_PAUSE)
 
@@ -103,9 +106,10 @@ def prepare_keyspace(settings: CassandraSettings, cluster: Cluster, session: Dri
 
 
 def _is_ours(settings: CassandraSettings, run: Run) -> bool:
-    """Whether the keyspace has our version table; StoreSettingsError if it has other tables only.
+    """Whether the keyspace has our version table; StoreSettingsError if it has foreign ones only.
 
-    One question: between two, another process makes the version table, and its tables would pass for foreign ones.
+    One question: between two, another process makes the version table, and what it made would pass for foreign.
+    StoreUnavailableError: others are making it, as far as the node that was asked has heard.
     """
     tables: defaultdict[str, set[str]] = defaultdict(set)
     for table, column in run(
@@ -114,12 +118,20 @@ def _is_ours(settings: CassandraSettings, run: Run) -> bool:
         tables[table].add(column)
     if tables.get("schema_version", set()) >= {"owner", "version", "state_buckets"}:
         return True
-    if tables:
+    if not tables:
+        return False
+    ours = {_id(settings.keyspace, statement) for statement in (_VERSION_TABLE, *chain(*MIGRATIONS))}
+    rows = run("SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = %s", settings.keyspace)
+    if foreign := sorted(name for name, number in rows if number not in ours):
         raise StoreSettingsError(
-            f"keyspace {settings.keyspace} holds tables of something else ({', '.join(sorted(tables))}); "
+            f"keyspace {settings.keyspace} holds tables of something else ({', '.join(foreign)}); "
             "nothing was changed: set store.keyspace to a name of its own"
         )
-    return False
+    # What several nodes have made reaches another in any order. It is not begun here: the version table was, elsewhere.
+    raise StoreUnavailableError(
+        f"a Cassandra node knows tables of keyspace {settings.keyspace} ({', '.join(sorted(tables))}), and not "
+        "schema_version yet. It is tried again until it does; if that was dropped, restore it from a snapshot"
+    )
 
 
 def _has_begun(settings: CassandraSettings, run: Run) -> bool:

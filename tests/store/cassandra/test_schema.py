@@ -11,6 +11,7 @@ import pytest
 from cassandra import InvalidRequest
 
 from millwheel.store.cassandra import CassandraSettings, CassandraStore, StoreSettingsError
+from millwheel.store.cassandra.failures import is_unknown
 from millwheel.store.cassandra.schema import MIGRATIONS, prepare_keyspace, until_known
 from millwheel.store.contract import Append, StoreUnavailableError
 
@@ -75,6 +76,39 @@ def test_what_a_node_refuses_for_another_reason_is_told_at_once() -> None:
     with pytest.raises(InvalidRequest, match="Undefined column"):
         until_known(work, 10.0)
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["SELECT * FROM {}.t", "CREATE TABLE {}.t (k int PRIMARY KEY)", "INSERT INTO store_tests.{} (k) VALUES (1)"],
+)
+def test_what_a_node_does_not_know_is_told_from_what_it_refuses(
+    settings: CassandraSettings, driver: Any, name: str, asked: str
+) -> None:
+    """Of a table in a keyspace that it does not know a node says it in other words than of all else."""
+    prepare_keyspace(settings, driver.cluster, driver)
+    with pytest.raises(InvalidRequest) as refused:
+        driver.execute(asked.format(name))
+    assert is_unknown(refused.value)
+
+
+def test_tables_of_ours_without_their_version_are_waited_for(
+    settings: CassandraSettings, driver: Any, name: str
+) -> None:
+    """Several nodes make tables, and another hears of them in any order: it must not take them for foreign ones, nor
+    begin a keyspace again that may have been made with another number of buckets."""
+    fresh = replace(settings, keyspace=name)
+    prepare_keyspace(fresh, driver.cluster, driver)
+    driver.execute(f"DROP TABLE {name}.schema_version")
+    attempts = []
+
+    def attempt() -> int:
+        attempts.append(1)
+        return prepare_keyspace(fresh, driver.cluster, driver)
+
+    with pytest.raises(StoreUnavailableError, match=rf"tables of keyspace {name} \(journals, parts, states\), and not"):
+        until_known(attempt, 0.5)
+    assert len(attempts) > 1
 
 
 async def test_a_keyspace_of_something_else_is_left_as_it_is(
