@@ -89,18 +89,19 @@ def _run(world: World, arrange: Callable[[World], None] | None) -> None:
     progress = Progress()
     checks = Checks(world, progress)
     owners = OwnerChecks(world)
+    faults = Faults(world)
     world.store.watch = checks
     world.loop.set_exception_handler(lambda _, context: _unhandled(world, context))
     try:
-        world.loop.run_until_complete(world.loop.create_task(_life(world, progress, arrange)))
+        world.loop.run_until_complete(world.loop.create_task(_life(world, progress, faults, arrange)))
     except StuckError as error:
-        world.violated(f"{error}: {_unfinished(world, progress)} (G8)")
+        world.violated(f"{error}: {_unfinished(world, progress, faults)} (G8)")
     checks.conclude()
     if any(progress.sunk.values()):
         owners.conclude()
 
 
-async def _life(world: World, progress: Progress, arrange: Callable[[World], None] | None) -> None:
+async def _life(world: World, progress: Progress, faults: Faults, arrange: Callable[[World], None] | None) -> None:
     """From the start of the cluster until everything has come out at its end."""
     start_cluster(world)
     if arrange is not None:
@@ -114,13 +115,12 @@ async def _life(world: World, progress: Progress, arrange: Callable[[World], Non
     _visit(world, progress)
     if world.plan.ending:
         world.start("ender", ender(progress))
-    faults = Faults(world)
     faults.arrange()
     for share in (0.4, 0.8):
         world.later(world.plan.span * share, _look, world)
-    while _unfinished(world, progress):
+    while left := _unfinished(world, progress, faults):
         if world.loop.time() > _limit(world, faults):
-            world.violated(f"it does not end: {_unfinished(world, progress)} (G8)")
+            world.violated(f"it does not end: {left} (G8)")
             return
         await asyncio.sleep(0.25)
     world.history.note("everything has come out")
@@ -137,8 +137,12 @@ def _limit(world: World, faults: Faults) -> float:
     if any(node["feedback"] for node in plan.nodes):
         # Where all queues of a cycle are full, one record goes on with each production that is stored as a straggler.
         limit += plan.straggling * sum(len(reader.inputs) for reader in plan.readers)
-    # What waits for a wall time may have been told it by a clock that was ahead.
-    return limit + (faults.turned if any(node["kind"] == "delay" for node in plan.nodes) else 0.0)
+    return limit + _late_timers(world, faults)
+
+
+def _late_timers(world: World, faults: Faults) -> float:
+    """By how much longer than meant a wall timer may wait: it was told its time by a clock that was ahead."""
+    return faults.turned if any(node["kind"] == "delay" for node in world.plan.nodes) else 0.0
 
 
 def _visit(world: World, progress: Progress) -> None:
@@ -163,14 +167,14 @@ def _look(world: World) -> None:
     world.history.note(f"{check_soft_state(world)} intervals at rest are as the store has them")
 
 
-def _unfinished(world: World, progress: Progress) -> str:
+def _unfinished(world: World, progress: Progress, faults: Faults) -> str:
     """What is still to come; empty if nothing is."""
     if world.plan.ending:
         if progress.over is None:
             return f"the {world.plan.ending}"
         return "what is on its way" if world.loop.time() < progress.over + _AFTER else ""
     if world.plan.wide:
-        calm = max(progress.news, world.plan.span * 1.2 + _CALM) + _AFTER
+        calm = max(progress.news, world.plan.span * 1.2 + _CALM) + _AFTER + _late_timers(world, faults)
         return "" if len(progress.finished) == len(world.plan.readers) and world.loop.time() > calm else "silence"
     waits = [f"{one.stream}/{one.process} to finish" for one in world.plan.readers]
     done = {f"{stream}/{process} to finish" for stream, process in progress.finished}
