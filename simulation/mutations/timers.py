@@ -55,7 +55,12 @@ def unvoided_timers() -> None:
     replace(FarTimers, "standing", lambda _: lambda self, rows: list(rows))
 
 
-@mutation("G5", "no record of a key runs before a timer of it that is due")
+@mutation(
+    "G5",
+    "no record of a key runs before a timer of it that is due",
+    test="tests/interval/test_order.py::test_g6_due_timers_of_keys_that_wait_do_not_let_others_be_overtaken_4_6",
+    why="it is seldom that a key's record is in line in the step in which its timer falls due: in one of 100 seeds",
+)
 def records_first() -> None:
     """Records run before the timers that are due."""
 
