@@ -11,7 +11,7 @@ from millwheel.authority.keyed import KeyedComputation
 from millwheel.authority.shares import Share, process_share
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import MIN_TIMESTAMP
-from millwheel.rpc.watermarks import INJECTOR_PREFIX, is_injector
+from millwheel.rpc.watermarks import is_injector
 
 __all__ = ["AnyComputation", "Registry"]
 
@@ -20,8 +20,8 @@ AnyComputation = KeyedComputation | InjectorComputation
 MOST_REMEMBERED: Final = 10_000
 """Removed incarnations, and streams that had earlier lives, that are remembered: the last ones."""
 
-_OTHERS: Final = INJECTOR_PREFIX
-"""In place of a name: injectors that are not remembered one by one any more. No stream has an empty name."""
+_OTHERS: Final = ""
+"""In place of a name: injectors that are not remembered one by one any more. No injector has an empty name."""
 
 
 class Registry:

@@ -25,6 +25,7 @@ async def writing(call: Any, write: Coroutine[Any, Any, None]) -> AsyncIterator[
     writer.add_done_callback(lambda _: call.cancel())
     try:
         yield
+        heed_cancellation()  # a call that ends in the same moment hides it
         _heed(writer)
     except asyncio.CancelledError:
         heed_cancellation()

@@ -300,3 +300,12 @@ def test_g13_what_was_removed_is_remembered_as_far_as_it_matters_7_2(
     # A process that was accepted long before goes on.
     shard.accept("old", 2, "injector/lasting")
     assert shard.report("old", 2, 7, "injector/lasting") == 7
+
+
+def test_who_removes_a_stream_without_a_name_removes_no_other() -> None:
+    """That name stood for all those that are not remembered one by one: no injector was accepted any more."""
+    shard = Shard()
+    shard.remove("injector/", up_to=(1 << 64) - 1)
+    shard.restart()
+    shard.accept("a", 1, "injector/words")
+    assert shard.report("a", 1, 7, "injector/words") == 7

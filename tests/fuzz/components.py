@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from random import Random
-from typing import Any
 from uuid import uuid4
+
+from cassandra.cluster import Cluster
 
 from millwheel.coordination.contract import DamagedValueError, Put
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2
 from millwheel.store.cassandra import CassandraStore
+from millwheel.store.cassandra.session import connect
 from millwheel.store.cassandra.states import bucket_of
 from millwheel.store.contract import Append, CorruptValueError, PartId, StateRow
 from millwheel.store.envelope import wrap
@@ -67,7 +69,9 @@ class CassandraRows:
         self._settings = cassandra_settings(cassandra(), "fuzz")
         self._store = await CassandraStore.open(self._settings)
         self._stack.push_async_callback(self._store.close)
-        self._driver: Any = self._store._session._driver
+        # The store's own connections are the event loop's, which this one holds up while it waits.
+        cluster, self._driver = connect(self._settings, Cluster.connection_class)
+        self._stack.callback(cluster.shutdown)
         self._journal = f"fuzz.{uuid4().hex}"
         self._part = PartId("timers", 1, 1)
         await self._store.create_journal(self._journal)

@@ -16,10 +16,11 @@ CASES = {
     "stored": 400,
     "contents": 1_000,
     "etcd": 50,
+    "cassandra": 50,
 }
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("surface", sorted(CASES))
 async def test_hostile_input_is_answered_clearly_and_does_no_harm(surface: str) -> None:
     (tally,) = await run([surface], CASES[surface], seed=1)
@@ -33,4 +34,4 @@ def test_every_method_and_every_surface_is_among_the_cases() -> None:
     assert {"/millwheel.v1.DeliveryService/Deliver", "/millwheel.v1.ClusterService/GetClusterHealth"} <= {
         method.path for method in methods()
     }
-    assert SURFACES.keys() == CASES.keys() | {"cassandra"}, "it is left to `make fuzz`: it takes long to start"
+    assert SURFACES.keys() == CASES.keys()

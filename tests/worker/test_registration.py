@@ -119,6 +119,33 @@ async def test_a_coordinator_that_is_away_is_waited_for() -> None:
     await coordinator.close()
 
 
+async def test_what_came_by_a_registration_that_was_not_heard_to_succeed_is_given_up() -> None:
+    """Nobody renews its lease: its intervals would be served until somebody else fences them."""
+
+    class Silent(MemoryCoordinator):
+        silent = False
+
+        async def transact(
+            self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
+        ) -> Outcome:
+            outcome = await super().transact(compares, puts, deletes)
+            if puts and self.silent:
+                self.silent = False
+                raise CoordinatorUnavailableError("the answer was lost")
+            return outcome
+
+    coordinator = Silent()
+    async with registered(coordinator) as rig:
+        first = await rig.created()
+        coordinator.silent = True
+        rig.registration.renew_from_scratch()
+        unheard = await rig.registered_after(first)
+        assert rig.lapses == 1
+        assert await rig.registered_after(unheard) > unheard
+        assert rig.lapses == 2
+    await coordinator.close()
+
+
 async def test_g8_an_error_while_intervals_are_let_go_of_does_not_end_the_registration_7_1(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

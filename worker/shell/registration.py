@@ -115,6 +115,9 @@ class Registration:
             addresses = [catalog.WorkerRecord.FromString(one.value).endpoint.address for one in found if not one.damage]
             if all(address == mine.address for address in addresses):
                 for entry in found:
+                    if entry.value == self._record.SerializeToString():
+                        # Of an attempt before this one that was not heard to succeed: intervals may have come by it.
+                        await self._lapsed()
                     await self._coordinator.transact([Compare(key, entry.modified)], deletes=[key])
                 return
             other = addresses[0]

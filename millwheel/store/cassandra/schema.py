@@ -106,7 +106,7 @@ def prepare_keyspace(settings: CassandraSettings, cluster: Cluster, session: Dri
 
 
 def _is_ours(settings: CassandraSettings, run: Run) -> bool:
-    """Whether the keyspace has our version table; StoreSettingsError if it has foreign ones only.
+    """Whether the keyspace has our version table; StoreSettingsError if all that it has is foreign.
 
     One question: between two, another process makes the version table, and what it made would pass for foreign.
     StoreUnavailableError: others are making it, as far as the node that was asked has heard.
@@ -121,10 +121,10 @@ def _is_ours(settings: CassandraSettings, run: Run) -> bool:
     if not tables:
         return False
     ours = {_id(settings.keyspace, statement) for statement in (_VERSION_TABLE, *chain(*MIGRATIONS))}
-    rows = run("SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = %s", settings.keyspace)
-    if foreign := sorted(name for name, number in rows if number not in ours):
+    rows = run("SELECT id FROM system_schema.tables WHERE keyspace_name = %s", settings.keyspace)
+    if ours.isdisjoint(number for (number,) in rows):
         raise StoreSettingsError(
-            f"keyspace {settings.keyspace} holds tables of something else ({', '.join(foreign)}); "
+            f"keyspace {settings.keyspace} holds tables of something else ({', '.join(sorted(tables))}); "
             "nothing was changed: set store.keyspace to a name of its own"
         )
     # What several nodes have made reaches another in any order. It is not begun here: the version table was, elsewhere.

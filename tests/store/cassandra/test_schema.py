@@ -100,13 +100,16 @@ def test_tables_of_ours_without_their_version_are_waited_for(
     fresh = replace(settings, keyspace=name)
     prepare_keyspace(fresh, driver.cluster, driver)
     driver.execute(f"DROP TABLE {name}.schema_version")
+    driver.execute(f"CREATE TABLE {name}.export (id int PRIMARY KEY)")
     attempts = []
 
     def attempt() -> int:
         attempts.append(1)
         return prepare_keyspace(fresh, driver.cluster, driver)
 
-    with pytest.raises(StoreUnavailableError, match=rf"tables of keyspace {name} \(journals, parts, states\), and not"):
+    with pytest.raises(
+        StoreUnavailableError, match=rf"tables of keyspace {name} \(export, journals, parts, states\), and not"
+    ):
         until_known(attempt, 0.5)
     assert len(attempts) > 1
 
