@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -142,6 +142,24 @@ async def test_a_cancellation_of_the_reader_stays_one() -> None:
         await asyncio.wait([reader])
         assert reader.cancelled()
         await server.left.wait()
+
+
+async def test_a_cancellation_that_the_call_hides_is_not_lost() -> None:
+    """A call that ends in the same moment shows its end alone: who was cancelled went on, and was waited for."""
+    reading = asyncio.Event()
+    async with conversing() as (_, call):
+
+        async def read_to_an_end() -> None:
+            async with writing(call, write_for_ever(call)):
+                reading.set()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+
+        reader = asyncio.create_task(read_to_an_end())
+        await reading.wait()
+        reader.cancel()
+        await asyncio.wait([reader])
+        assert reader.cancelled()
 
 
 async def test_a_call_that_somebody_cancels_is_no_failure_of_its_writer() -> None:
