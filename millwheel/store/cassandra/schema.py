@@ -122,7 +122,7 @@ def _is_ours(settings: CassandraSettings, run: Run) -> bool:
         return False
     ours = {_id(settings.keyspace, statement) for statement in (_VERSION_TABLE, *chain(*MIGRATIONS))}
     rows = run("SELECT id FROM system_schema.tables WHERE keyspace_name = %s", settings.keyspace)
-    if ours.isdisjoint(number for (number,) in rows):
+    if rows and ours.isdisjoint(number for (number,) in rows):
         raise StoreSettingsError(
             f"keyspace {settings.keyspace} holds tables of something else ({', '.join(sorted(tables))}); "
             "nothing was changed: set store.keyspace to a name of its own"
