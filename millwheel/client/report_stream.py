@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from millwheel.rpc.channel import RETRYABLE, Backoff
-from millwheel.rpc.errors import calling
+from millwheel.rpc.errors import calling, heed_cancellation
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.watermarks import (
@@ -64,9 +64,7 @@ async def connected(address: str) -> AsyncIterator[None]:
         async with calling(address):
             yield
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
+        heed_cancellation()
         raise RequestError(FailureCode.UNAVAILABLE, f"the connection to {address} was closed") from None
 
 

@@ -111,16 +111,18 @@ class Registration:
         mine = self._record.endpoint
         began = asyncio.get_running_loop().time()
         while True:
-            found = [entry for entry in (await self._coordinator.list(key)).entries if entry.key == key]
-            addresses = [catalog.WorkerRecord.FromString(one.value).endpoint.address for one in found if not one.damage]
-            if all(address == mine.address for address in addresses):
-                for entry in found:
-                    if entry.value == self._record.SerializeToString():
-                        # Of an attempt before this one that was not heard to succeed: intervals may have come by it.
-                        await self._lapsed()
-                    await self._coordinator.transact([Compare(key, entry.modified)], deletes=[key])
+            entries = (await self._coordinator.list(key)).entries
+            entry = next((one for one in entries if one.key == key), None)
+            if entry is None:
                 return
-            other = addresses[0]
+            record = None if entry.damage else catalog.WorkerRecord.FromString(entry.value)
+            if record is None or record.endpoint.address == mine.address:
+                if record is not None and self.is_own(record):
+                    # Of an attempt before this one that was not heard to succeed: intervals may have come by it.
+                    await self._lapsed()
+                await self._coordinator.transact([Compare(key, entry.modified)], deletes=[key])
+                return
+            other = record.endpoint.address
             if asyncio.get_running_loop().time() - began > _PATIENCE * self._ttl:
                 raise WorkerIdTakenError(mine.worker_id, other)
             log.warning("the name %s is that of the process at %s: waiting for its lease", mine.worker_id, other)
