@@ -17,12 +17,14 @@ from simulation.replaying import with_fixed_hashes
 def main() -> int:
     """The exit status: 1 if a seed failed."""
     options = _options()
+    from simulation.clocks import find_places
     from simulation.forking import run_many  # after the interpreter was started as a replay needs it
 
     if options.mutation:
         from simulation.mutations import MUTATIONS
 
         MUTATIONS[options.mutation].apply()
+    find_places()
     gc.collect()
     gc.freeze()
     began, ran, failed = time.monotonic(), set[int](), list[int]()

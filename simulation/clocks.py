@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
@@ -20,12 +21,13 @@ from millwheel.worker.shell.load import LoadMeter
 from simulation.loop import SimulatedLoop
 from simulation.process import PROCESS
 
-__all__ = ["BEGINNING", "replaced"]
+__all__ = ["BEGINNING", "find_places", "replaced"]
 
 BEGINNING: Final = 1_700_000_000.0
 """The true wall time at virtual second 0."""
 
 _REAL: Final = {name: getattr(time, name) for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter")}
+_REPLACED: Final = frozenset({*_REAL.values(), time.thread_time, uuid.uuid4})
 
 
 @contextmanager
@@ -53,8 +55,8 @@ def replaced(loop: SimulatedLoop, seed: int) -> Iterator[None]:
     state = random.getstate()
     random.seed(seed)
     with ExitStack() as stack:
-        for module, name, fake in _places(fakes):
-            stack.enter_context(patch.object(module, name, fake))
+        for module, name, real in _places():
+            stack.enter_context(patch.object(module, name, fakes[real]))
         stack.enter_context(patch.object(LoadMeter.__init__, "__defaults__", _steadied(steady)))
         stack.enter_context(patch("millwheel.worker.shell.load.psutil", _MACHINE))
         try:
@@ -63,14 +65,20 @@ def replaced(loop: SimulatedLoop, seed: int) -> Iterator[None]:
             random.setstate(state)
 
 
-def _places(fakes: dict[Any, Any]) -> list[tuple[Any, str, Any]]:
-    """Where the product, and the ``time`` module itself, name what is replaced."""
+def find_places() -> None:
+    """Find beforehand what :func:`replaced` replaces, so that processes forked from this one need not look again."""
+    _places()
+
+
+@cache
+def _places() -> list[tuple[Any, str, Any]]:
+    """Module, name and function: where the product, and the ``time`` module itself, name what is replaced."""
     modules = [time, *(module for name, module in sorted(sys.modules.items()) if name.startswith("millwheel."))]
     found = []
     for module in modules:
         for name, value in list(vars(module).items()):
-            if callable(value) and getattr(value, "__module__", "") in ("time", "uuid") and value in fakes:
-                found.append((module, name, fakes[value]))
+            if callable(value) and getattr(value, "__module__", "") in ("time", "uuid") and value in _REPLACED:
+                found.append((module, name, value))
     return found
 
 

@@ -120,6 +120,9 @@ class Catalog:
         self.tables: dict[str, IntervalTable] = {}
         # By key of a chunk, a hash of what the tables have of it: reading everything again takes in only what differs.
         self._digests: dict[str, int] = {}
+        self._streams: dict[str, specs.StreamSpec] = {}
+        self._streams_shape = -1
+        """The ``shape`` that ``_streams`` was computed for: lookups by name are frequent, changes are rare."""
         self.damaged: dict[str, str] = {}
         """Keys whose values cannot be read, and why. What one said before, to this catalog, still stands."""
         self._clear()
@@ -353,8 +356,15 @@ class Catalog:
         only read, as external, is known by its producer's declaration alone.
 
         A declaration that takes injections goes before one that only refers to the stream; a stream that
-        is only named as an output has a declaration without a type.
+        is only named as an output has a declaration without a type. Callers must not change the result.
         """
+        if self._unknown:
+            self.check_shape()
+        if self._streams_shape != self.shape:
+            self._streams, self._streams_shape = self._find_streams(), self.shape
+        return self._streams
+
+    def _find_streams(self) -> dict[str, specs.StreamSpec]:
         found: dict[str, specs.StreamSpec] = {}
         for name, record in self.live_topologies():
             for declared in record.spec.streams:
