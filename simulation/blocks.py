@@ -376,6 +376,8 @@ def assemble(text: str) -> mw.Topology:
         slack = mw.Duration(source["id_slack"])
         skew = mw.Duration(source["skew"]) if "skew" in source else None
         topology.source(source["name"], Item, injectors=source["injectors"], id_slack=slack, allowed_skew=skew)
+    for stream in plan.get("externals", ()):
+        topology.external(stream, Item)
     for node in plan["nodes"]:
         block = _KINDS[node["kind"]](node["name"], node["outputs"], *node["arguments"])
         block.loose = not node["exactly_once"] or "belated" in node

@@ -20,7 +20,7 @@ from millwheel.store.contract import TERMINAL_SEQUENCER, Append
 from millwheel.worker.interval.entry import decode_entry as decode_interval
 from simulation.blocks import DIVIDED, SEEN, STATELESS, Item
 from simulation.clients import Progress
-from simulation.expected import differences
+from simulation.expected import differences, missed_by_added, neighbour_differences
 from simulation.store import StoreWatch, finished
 from simulation.world import World
 
@@ -155,7 +155,28 @@ class Checks(StoreWatch):
             self._check_promises(sink)
         for difference in differences(self._world.plan, found, self._late, self._acked()):
             self._world.violated(difference)
+        self._check_added(found)
+        self._check_neighbour()
         self._check_steps([item for sunk in self._progress.sunk.values() for _, item in sunk.values()])
+
+    def _check_added(self, found: Mapping[str, Counter[int]]) -> None:
+        """A computation that joined gets every record that is sent from then on."""
+        if not self._progress.added or "y0" not in self._progress.ended:
+            return
+        joined = self._progress.joined
+        if joined is not None:
+            for missed in missed_by_added(self._world.plan, joined, self._progress.first_sent, found["y0"]):
+                self._world.violated(missed)
+
+    def _check_neighbour(self) -> None:
+        """The second topology has each record once in its last life, and all that is sent from when it is known on."""
+        records, progress = self._progress.sunk.get("z0"), self._progress
+        if records is None:
+            return
+        found = Counter(number for _, item in records.values() for number in item.ids)
+        joined = progress.neighbour_joined if "z0" in progress.ended else None
+        for difference in neighbour_differences(self._world.plan, joined, progress.first_sent, found):
+            self._world.violated(difference)
 
     def _acked(self) -> set[int]:
         read = self._progress.read

@@ -61,6 +61,16 @@ class Progress:
         """Versions that were asked for, and of which it is not known that they are there."""
         self.added: bool | None = None
         """Whether the computation that the plan adds is there (None: it never was); it does not come again."""
+        self.joined: float | None = None
+        """Since when every worker knows of the computation that was added."""
+        self.neighbour_steps = 0
+        """How often the second topology was submitted or cancelled, by turns."""
+        self.neighbour_incarnation: dict[str, str] = {}
+        """The incarnations of the second topology's computations, in its last life."""
+        self.neighbour_joined: float | None = None
+        """Since when every worker knows of the second topology, in its last life."""
+        self.first_sent: dict[int, float] = {}
+        """When each injected record was sent for the first time."""
         self.news = 0.0
         """When the last record was read from a sink."""
         self.over: float | None = None
@@ -127,6 +137,7 @@ async def _inject(world: World, progress: Progress, which: Reader, injector: Inj
             progress.read[name] = number
             await asyncio.sleep(world.chance.uniform(0.0, 3.0))
         progress.sent[name] = max(number + 1, progress.sent.get(name, 0))
+        progress.first_sent.setdefault(which.inputs[number].number, world.loop.time())
         await _send(injector, which, which.inputs[number], number)
         if not careful:
             await injector.advance(which.promises[number])
@@ -151,6 +162,8 @@ async def _inject_batches(world: World, progress: Progress, which: Reader, injec
     batches = [which.inputs[start : start + _BATCH] for start in range(0, len(which.inputs), _BATCH)]
     async with ControlClient(ADDRESS, patience=20.0) as client:
         for batch in range(await client.batch_cursor(query) + 1, len(batches)):
+            for one in batches[batch]:
+                progress.first_sent.setdefault(one.number, world.loop.time())
             await _send_batch(injector, batches[batch], BatchOf(query, batch))
             await injector.advance(which.promises[min(len(which.promises), (batch + 1) * _BATCH) - 1])
             await injector.flush()

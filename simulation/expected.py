@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from simulation.blocks import turns
 from simulation.plan import LETTERS, Plan
 
-__all__ = ["differences"]
+__all__ = ["differences", "missed_by_added", "neighbour_differences"]
 
 _ANY = 1_000_000
 """So often that nobody counts: records of computations that take duplicates."""
@@ -43,12 +43,60 @@ def differences(plan: Plan, found: Found, late: Mapping[str, int], acked: Set[in
     yield from _given_up(plan, acked, sinks, found)
 
 
+def missed_by_added(plan: Plan, joined: float, first_sent: Mapping[int, float], found: Counter[int]) -> Iterator[str]:
+    """Records that the added computation lacks, though they were sent when every worker knew of it (G1).
+
+    Args:
+        plan: The plan of a run in which the computation joined and stayed.
+        joined: When the last worker learnt of it, in virtual seconds.
+        first_sent: When each injected record was sent for the first time.
+        found: How often each injected record has arrived at the computation's sink.
+    """
+    if plan.ending:
+        return
+    due = _arrivals(plan, set(), joined=True)[plan.added_sinks[0]]
+    yield from _missed("what was added", due, joined, first_sent, found)
+
+
+def neighbour_differences(
+    plan: Plan, joined: float | None, first_sent: Mapping[int, float], found: Counter[int]
+) -> Iterator[str]:
+    """What the second topology has too often, or lacks though it was sent when every worker knew of it (G1).
+
+    Injectors learn of it by themselves: where it reads from them, nothing is said of what it lacks.
+    """
+    assert plan.neighbour is not None
+    streams = _streams(plan, set())
+    due = _taken(streams, plan.neighbour["inputs"])
+    if extra := {number: count for number, count in found.items() if count > due.get(number, (0, 0))[1]}:
+        yield f"the neighbour has records too often, or from nowhere: {extra} (G1)"
+    injected = {source["name"] for source in plan.sources}
+    if joined is not None and not injected & set(plan.neighbour["inputs"]):
+        yield from _missed("the neighbour", due, joined, first_sent, found)
+
+
+def _missed(
+    who: str, due: Arrivals, joined: float, first_sent: Mapping[int, float], found: Counter[int]
+) -> Iterator[str]:
+    for number, (least, _) in due.items():
+        if first_sent.get(number, joined) > joined and found[number] < least:
+            yield f"{who} lacks record {number}: {found[number]} of {least} copies (G1)"
+
+
 def _injected_late(plan: Plan) -> set[int]:
     return {one.number for reader in plan.readers for one in reader.inputs if one.late}
 
 
-def _arrivals(plan: Plan, acked: Set[int], without: str = "") -> dict[str, Arrivals]:
-    """By sink. Blocks lose nothing and repeat nothing, but for one that gives up, and what is ``without``.
+def _arrivals(plan: Plan, acked: Set[int], without: str = "", joined: bool = False) -> dict[str, Arrivals]:
+    """By sink, see :func:`_streams`."""
+    at = _streams(plan, acked, without, joined)
+    return {sink: at[sink] for sink in (*plan.sinks, *plan.added_sinks)}
+
+
+def _streams(plan: Plan, acked: Set[int], without: str = "", joined: bool = False) -> dict[str, Arrivals]:
+    """By stream. Blocks lose nothing and repeat nothing, but for one that gives up, and what is ``without``.
+
+    With ``joined`` the computation that is added gets everything; otherwise it may lack what came before it.
 
     Of a topology that is drained what was ACKed comes out, but for what waits for a timer; of one that is
     cancelled nothing need come.
@@ -65,7 +113,7 @@ def _arrivals(plan: Plan, acked: Set[int], without: str = "") -> dict[str, Arriv
             # Copies that count, wherever in the cycle they are made, come by here, too.
             exact = all(one["exactly_once"] for one in plan.nodes)
             taken.update({number: (0, most * turns(number) if exact else _ANY) for number, (_, most) in taken.items()})
-        if (plan.ending and node["kind"] in _WAITING) or node is plan.added:
+        if (plan.ending and node["kind"] in _WAITING) or (node is plan.added and not joined):
             taken.update({number: (0, most) for number, (_, most) in taken.items()})
         if not node["exactly_once"]:
             taken.update({number: (least, _ANY) for number, (least, _) in taken.items()})
@@ -79,7 +127,7 @@ def _arrivals(plan: Plan, acked: Set[int], without: str = "") -> dict[str, Arriv
             at[stream] = {} if node["name"] == without else dict(taken)
         if node["late"] == "divert":
             at[plan.diverted(node)] = {number: (0, most) for number, (_, most) in taken.items() if number in late}
-    return {sink: at[sink] for sink in (*plan.sinks, *plan.added_sinks)}
+    return at
 
 
 def _taken(at: Mapping[str, Arrivals], streams: Iterable[str]) -> Arrivals:

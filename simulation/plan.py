@@ -15,7 +15,7 @@ from millwheel.sdk.package import CodePackage
 from simulation.clocks import BEGINNING
 from simulation.variety import vary
 
-__all__ = ["FIRST", "LETTERS", "Input", "Plan", "Reader", "package_of", "packed", "plan_for"]
+__all__ = ["FIRST", "LETTERS", "Input", "Plan", "Reader", "neighbour_package", "package_of", "packed", "plan_for"]
 
 FIRST: Final = int(BEGINNING) * 1_000_000
 """The first event time, in microseconds."""
@@ -68,6 +68,10 @@ class Plan:
     """Seconds over which the input comes, and faults happen."""
     added: dict[str, Any] | None = None
     """A computation that comes with a new version, and may go with another."""
+    neighbour: dict[str, Any] | None = None
+    """The computation of a second topology, which reads a stream of the first one."""
+    neighbour_lives: int = 0
+    """How often the second topology is submitted; it is cancelled in between."""
     ending: str = ""
     """How an operator ends the topology before its input has ended: "drain", "cancel", or not at all."""
     ends_at: float = 0.0
@@ -155,6 +159,12 @@ class Plan:
         if renewed:
             nodes = [node | {"kind": "recount"} if node["name"] == self.renewed else node for node in nodes]
         return json.dumps({"name": "simulated", "sources": self.sources, "nodes": nodes})
+
+    def neighbour_text(self) -> str:
+        """The second topology, for :func:`simulation.blocks.assemble`."""
+        assert self.neighbour is not None
+        streams = list(self.neighbour["inputs"])
+        return json.dumps({"name": "neighbour", "sources": [], "externals": streams, "nodes": [self.neighbour]})
 
 
 def plan_for(seed: int) -> Plan:
@@ -279,6 +289,12 @@ def package_of(plan: Plan, whole: bool = False, renewed: bool = False) -> CodePa
     """The plan's topology as a code package, as users send it; see :meth:`Plan.text`."""
     source = f"from simulation.blocks import assemble\n\ntopology = assemble({plan.text(whole, renewed)!r})\n"
     return packed(f"simulated_{plan.seed & ((1 << 64) - 1):x}", source)
+
+
+def neighbour_package(plan: Plan) -> CodePackage:
+    """The plan's second topology as a code package."""
+    source = f"from simulation.blocks import assemble\n\ntopology = assemble({plan.neighbour_text()!r})\n"
+    return packed(f"neighbour_{plan.seed & ((1 << 64) - 1):x}", source)
 
 
 def packed(name: str, source: str) -> CodePackage:

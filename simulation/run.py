@@ -12,6 +12,7 @@ from random import Random
 from typing import Final
 from unittest.mock import patch
 
+from millwheel.worker.shell.worker import Worker
 from simulation.blocks import DIVIDED, SEEN
 from simulation.calls import channel_of
 from simulation.checks import Checks
@@ -23,6 +24,7 @@ from simulation.faults import Faults
 from simulation.history import EXPECTED
 from simulation.leftovers import check_leftovers
 from simulation.loop import SimulatedLoop, StuckError
+from simulation.neighbour import NEIGHBOUR, neighbour
 from simulation.owners import OwnerChecks
 from simulation.plan import LETTERS, plan_for
 from simulation.reshaping import merger, reshaper, tender, updater
@@ -122,11 +124,31 @@ async def _life(world: World, progress: Progress, faults: Faults, arrange: Calla
         if world.loop.time() > _limit(world, faults):
             world.violated(f"it does not end: {left} (G8)")
             return
+        _notice_joining(world, progress)
         await asyncio.sleep(0.25)
     world.history.note("everything has come out")
     check_soft_state(world)
     if not world.plan.ending:
         await check_leftovers(world, faults.ends_at)
+
+
+def _notice_joining(world: World, progress: Progress) -> None:
+    """Note the moment from which every worker knows of a computation that came later."""
+    alive = [one for name, one in world.workers.items() if world.processes[name].alive]
+    added = progress.added and all("extra" in _incarnations(one, "simulated") for one in alive)
+    if added and progress.joined is None:
+        progress.joined = world.loop.time()
+        world.history.note("every worker knows of what was added")
+    stays = progress.neighbour_steps >= 2 * world.plan.neighbour_lives - 1
+    last = progress.neighbour_incarnation if stays else None
+    if last and progress.neighbour_joined is None and all(_incarnations(one, NEIGHBOUR) == last for one in alive):
+        progress.neighbour_joined = world.loop.time()
+        world.history.note("every worker knows of the neighbour")
+
+
+def _incarnations(worker: Worker, topology: str) -> dict[str, str]:
+    record = worker.catalog.topologies.get(topology)
+    return {} if record is None else dict(record.incarnations)
 
 
 def _limit(world: World, faults: Faults) -> float:
@@ -158,6 +180,8 @@ def _visit(world: World, progress: Progress) -> None:
         world.start("retirer", retirer(progress))
     if plan.probed:
         world.start("prober", prober(progress))
+    if plan.neighbour and not plan.wide and not plan.ending:
+        world.start(NEIGHBOUR, neighbour(progress))
     for sink in plan.sinks if plan.guests else ():
         if sink != LETTERS:
             world.start(f"guest-{sink}", guest(progress, sink))
@@ -179,8 +203,15 @@ def _unfinished(world: World, progress: Progress, faults: Faults) -> str:
     waits = [f"{one.stream}/{one.process} to finish" for one in world.plan.readers]
     done = {f"{stream}/{process} to finish" for stream, process in progress.finished}
     added = [sink for sink in world.plan.added_sinks if progress.added and f"sub-{sink}" in world.processes]
-    sinks = [f"the end of {sink}" for sink in (*world.plan.sinks, *added) if sink not in progress.ended]
+    sinks = [
+        f"the end of {sink}" for sink in (*world.plan.sinks, *added, *_neighbours(world)) if sink not in progress.ended
+    ]
     return ", ".join([*(one for one in waits if one not in done), *sinks])
+
+
+def _neighbours(world: World) -> list[str]:
+    """The streams of the second topology, if there is one in this run."""
+    return world.plan.neighbour["outputs"] if world.plan.neighbour and NEIGHBOUR in world.processes else []
 
 
 def _unhandled(world: World, context: dict[str, object]) -> None:

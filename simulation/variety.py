@@ -237,6 +237,28 @@ def _added(plan: Plan, chance: Random) -> None:
     }
 
 
+def _neighbour(plan: Plan, chance: Random) -> None:
+    """A second topology reads a stream of the first, and goes and comes back under its name."""
+    produced = [stream for node in plan.nodes for stream in node["outputs"]]
+    plan.neighbour = {
+        "name": "other",
+        "kind": chance.choice(("count", "slow", "flaky", "pass", "window", "batch")),
+        "inputs": {chance.choice([*produced, *(source["name"] for source in plan.sources)]): chance.choice("ab")},
+        "outputs": ["z0"],
+        "arguments": [],
+        "strong": True,
+        "straggler": seconds(1),
+        "exactly_once": True,
+        "late": "",
+        "feedback": {},
+        "back": [],
+        "belated": True,
+    }
+    if plan.neighbour["kind"] in ("window", "batch"):
+        plan.neighbour["arguments"] = [seconds(1)]
+    plan.neighbour_lives = chance.choice((1, 2, 3))
+
+
 def _ending(plan: Plan, chance: Random) -> None:
     """The topology is drained, or cancelled, while its input comes."""
     plan.ending = chance.choice(("drain", "drain", "cancel"))
@@ -251,6 +273,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("cycle", _cycle, 0.2),
     ("loose", _loose, 0.1),
     ("ending", _ending, 0.1),
+    ("neighbour", _neighbour, 0.2),
     ("added", _added, 0.5),
     ("segments", _segments, 0.3),
     ("clocks", _clocks, 0.3),
