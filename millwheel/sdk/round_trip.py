@@ -1,0 +1,116 @@
+"""Whether a value can be read again: its encoding decodes as the declared type, to an equal value (sections 4.3, 4.4).
+
+Python does not check annotations at run time, so a hook can put a ``str`` where an ``int`` is declared. Its encoding
+would be committed, and every later reader of the state or the stream would fail. The check runs when the value is
+encoded. It decodes the encoding, because only the decoder knows exactly what the decoder accepts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.sdk.errors import ValueEncodeError
+from millwheel.sdk.typeinfo import type_name
+
+__all__ = ["Check", "difference", "round_trip_check"]
+
+Check = Callable[[Any, bytes], None]
+"""Takes a value and its encoding. ValueEncodeError if the encoding cannot be read again as that value."""
+
+_ADVICE: Final = "; give it a value of the declared type, or declare the type that it has"
+
+
+def round_trip_check(decode: Callable[[bytes], Any], where: str, name: str, *, equal: bool = True) -> Check:
+    """The check of values of one declared type.
+
+    Args:
+        decode: The decoder of the declared type.
+        where: What the value belongs to, for messages: ``computation 'counter', stream 'windows'``.
+        name: The declared type, for messages.
+        equal: Whether the decoded value must equal the original. Without it, decoding must only succeed.
+
+    Returns:
+        The check. Its ValueEncodeError names ``where``, the path in the value, the value's type and the declared type.
+    """
+
+    def check(value: Any, encoded: bytes) -> None:
+        try:
+            back = decode(encoded)
+        except Exception as error:
+            raise ValueEncodeError(_message(where, name, value, str(error))) from error
+        if not equal:
+            return
+        try:
+            if back == value:
+                return
+        except Exception:
+            pass  # from an __eq__ of the user's own: the fields decide
+        found = difference(value, back)
+        if found is not None:
+            raise ValueEncodeError(_message(where, name, value, found))
+
+    return check
+
+
+def _message(where: str, name: str, value: Any, why: str) -> str:
+    given = type_name(type(value))
+    return f"{where}: this {given} could not be read again as {name}: {why}: {value!r:.200}{_ADVICE}"
+
+
+def difference(value: Any, back: Any, path: str = "$") -> str | None:
+    """Where ``back``, which was decoded from the encoding of ``value``, differs from it; None if they are equal.
+
+    Compares fields and items where ``==`` is False: it is for NaN, and for classes that compare by identity.
+    """
+    if _equal(value, back):
+        return None
+    inner = _inner(value, back, path)
+    if inner is None:
+        return f"{_shown(value)} would be read as {_shown(back)} - at `{path}`"
+    return next((found for one in inner if (found := difference(*one)) is not None), None)
+
+
+def _equal(value: Any, back: Any) -> bool:
+    try:
+        if value == back:
+            return True
+    except Exception:
+        return _same_number(value, back)  # an __eq__ of the user's own, or a signaling NaN
+    return _same_number(value, back)
+
+
+def _same_number(value: Any, back: Any) -> bool:
+    """NaN equals no number, itself included."""
+    return isinstance(value, float | Decimal) and type(value) is type(back) and repr(value) == repr(back)
+
+
+def _inner(value: Any, back: Any, path: str) -> Iterable[tuple[Any, Any, str]] | None:
+    """The parts of both, in pairs, with their paths; None if the two have no parts to compare one by one."""
+    if isinstance(value, dict) and isinstance(back, dict):
+        return [(value[key], back[key], f"{path}[{key!r}]") for key in value] if value.keys() == back.keys() else None
+    for kind in (list, tuple):
+        if isinstance(value, kind) and isinstance(back, kind):
+            same = len(value) == len(back)
+            pairs = enumerate(zip(value, back, strict=False))
+            return [(one, other, f"{path}[{index}]") for index, (one, other) in pairs] if same else None
+    if type(value) is not type(back):
+        return None
+    names = _fields(type(value))
+    return None if names is None else [(getattr(value, one), getattr(back, one), f"{path}.{one}") for one in names]
+
+
+def _fields(cls: type) -> list[str] | None:
+    if issubclass(cls, msgspec.Struct):
+        return list(cls.__struct_fields__)
+    if dataclasses.is_dataclass(cls):
+        return [one.name for one in dataclasses.fields(cls)]
+    return None
+
+
+def _shown(value: Any) -> str:
+    return f"{type_name(type(value))} {value!r:.80}"
