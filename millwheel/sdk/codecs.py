@@ -25,7 +25,7 @@ from msgspec import inspect as msgspec_inspect
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
-from millwheel.sdk.round_trip import Check, round_trip_check
+from millwheel.sdk.round_trip import Check, round_trip_check, verified
 from millwheel.sdk.typeinfo import is_protobuf, members, normalise, runtime_classes, supertype, type_name
 
 __all__ = ["Codec", "StateCodec", "ValueCodec", "ValueFormat", "codec_for", "format_of", "state_codec_for"]
@@ -67,17 +67,10 @@ class ValueCodec:
     encode: Encode
     checked: Encode
     """Encodes only what is of the type: ValueEncodeError names the stream, the type and what came instead."""
-    check: Check | None
-    """Whether what was encoded can be read again, in all its parts; None for a type whose encoding always can."""
+    verify: Encode
+    """Encodes only what can be read again, in all its parts: ValueEncodeError names the part that cannot."""
     decode: Decode
     """ValueDecodeError names the stream, the type, and where in the value it went wrong."""
-
-    def verify(self, value: Any) -> bytes:
-        """Encode as ``checked`` does, and check that the encoding can be read again; ValueEncodeError."""
-        encoded = _as_bytes(self.checked(value))
-        if self.check is not None:
-            self.check(value, encoded)
-        return encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +106,11 @@ def codec_for(record_type: Any, where: str, codec: Codec[Any] | None = None) -> 
     checked = _checked_encode(record_type, encode, where, name)
     # What stands where Any is declared reaches every reader as plain dicts and lists, before and after a restart.
     equal = value_format is not ValueFormat.CUSTOM and not _has_any(value_format, record_type)
-    check = None if value_format is ValueFormat.RAW else round_trip_check(decode, where, name, equal=equal)
-    return ValueCodec(value_format, name, encode, checked, check, _wrapped_decode(decode, where, name))
+    verify = checked
+    if value_format is not ValueFormat.RAW:
+        check = round_trip_check(decode, where, name, equal=equal)
+        verify = verified(encode, decode, checked, check) if equal else _checking(checked, check)
+    return ValueCodec(value_format, name, encode, checked, verify, _wrapped_decode(decode, where, name))
 
 
 def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None) -> StateCodec:
@@ -146,6 +142,15 @@ def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None
     checked = _checked_encode(state_type, encode, where, name)
     default = encoded if makes_the_same(new) else None
     return StateCodec(name, new, checked, check, default, _wrapped_decode(decode, where, name))
+
+
+def _checking(checked: Encode, check: Check) -> Encode:
+    def verify(value: Any) -> bytes:
+        encoded = _as_bytes(checked(value))
+        check(value, encoded)
+        return encoded
+
+    return verify
 
 
 def _as_bytes(encoded: Any) -> bytes:
@@ -206,6 +211,8 @@ def _encode_container(value: Any) -> Any:
 
 
 def _decode_container(annotation: Any, plain: Any) -> Any:
+    if annotation is object:
+        return plain
     cls: Any = getattr(annotation, "__origin__", annotation)
     return cls(msgspec.convert(plain, _as_plain_container(cls, get_args(annotation))))
 
@@ -220,7 +227,7 @@ def _as_plain_container(cls: type, arguments: tuple[Any, ...]) -> Any:
 def _undecodable(info: msgspec_inspect.Type) -> tuple[str, type] | None:
     """The first part of a type that msgspec would leave to hooks, and where it stands."""
     custom = ((path, one.cls) for path, one in _walk(info, "$", set()) if isinstance(one, msgspec_inspect.CustomType))
-    return next(((path, cls) for path, cls in custom if cls not in _CONTAINERS), None)
+    return next(((path, cls) for path, cls in custom if cls not in _CONTAINERS and cls is not object), None)
 
 
 def _has_any(value_format: ValueFormat, annotation: Any) -> bool:

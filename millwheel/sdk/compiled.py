@@ -93,4 +93,4 @@ def _codec(stream: Stream) -> ValueCodec:
 def _encoder(computation: str, stream: Stream, verify: bool) -> Callable[[Any], bytes]:
     own = stream.declaration.codec if stream.declaration is not None else None
     codec = codec_for(stream.type, f"computation {computation!r}, {stream.where}", own)
-    return codec.verify if verify and codec.check is not None else codec.checked
+    return codec.verify if verify else codec.checked
