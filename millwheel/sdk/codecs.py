@@ -49,8 +49,9 @@ class Codec(Generic[T]):
     """A way of your own to encode the values of a stream, or the state of a computation.
 
     ``decode(encode(value))`` must equal ``value``, and equal values should encode alike: a state that encodes to
-    the same bytes as before is not written again. ``new`` makes the state of a key that has none; a state
-    that encodes to no bytes at all counts as none.
+    the same bytes as before is not written again. ``new`` makes the state of a key that has none. A state counts as
+    none if it encodes to no bytes at all, or to the same bytes as the state of ``new``, where ``new`` is a built-in type.
+    What ``encode`` makes in a hook is given to ``decode`` at once: an error there is the hook's.
     """
 
     encode: Callable[[T], bytes]
