@@ -50,7 +50,7 @@ class Codec(Generic[T]):
 
     ``decode(encode(value))`` must equal ``value``, and equal values should encode alike: a state that encodes to
     the same bytes as before is not written again. ``new`` makes the state of a key that has none. A state counts as
-    none if it encodes to no bytes at all, or to the same bytes as the state of ``new``, where ``new`` is a built-in type.
+    none if it encodes to no bytes at all, or, where ``new`` is a built-in type, to the same bytes as what that makes.
     What ``encode`` makes in a hook is given to ``decode`` at once: an error there is the hook's.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,18 @@ async def _rows(cluster: FewWorkers, core: IntervalCore) -> list[bytes]:
     return [row.key for row in rows]
 
 
+async def _cells(core: IntervalCore) -> list[bytes]:
+    return [key for key, _ in core.state.cells.items()]
+
+
+async def _until(look: Callable[[], Awaitable[list[bytes]]], count: int) -> None:
+    """Rows are written behind the journal: look until there are as many."""
+    while True:
+        if len(await look()) == count:
+            return
+        await asyncio.sleep(0.02)
+
+
 async def test_g13_the_windows_of_the_readme_leave_no_row_and_no_cell_8_3(tmp_path: Path) -> None:
     query = program(tmp_path)["Query"]
     settings = Settings(flush_interval=10_000, checkpoint_entries=2)
@@ -44,10 +57,9 @@ async def test_g13_the_windows_of_the_readme_leave_no_row_and_no_cell_8_3(tmp_pa
                 await injector.send(query(f"query {number}"), timestamp=START)
             await injector.flush()
             core = _counter(cluster)
-            while len(await _rows(cluster, core)) < QUERIES:
-                await asyncio.sleep(0.02)
+            await _until(lambda: _rows(cluster, core), QUERIES)
             await injector.advance(mw.Timestamp(START + mw.seconds(2)))
-            while await _rows(cluster, core) or len(core.state.cells):
-                await asyncio.sleep(0.02)
+            await _until(lambda: _rows(cluster, core), 0)
+            await _until(lambda: _cells(core), 0)
         assert core.state.counts.records == QUERIES
         assert core.state.timer_count == 0
