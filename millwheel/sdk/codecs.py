@@ -25,7 +25,7 @@ from msgspec import inspect as msgspec_inspect
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
-from millwheel.sdk.round_trip import Check, round_trip_check, verified
+from millwheel.sdk.round_trip import Check, quick_check, round_trip_check, verified
 from millwheel.sdk.typeinfo import is_protobuf, members, normalise, runtime_classes, supertype, type_name
 
 __all__ = ["Codec", "StateCodec", "ValueCodec", "ValueFormat", "codec_for", "format_of", "state_codec_for"]
@@ -125,6 +125,8 @@ def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None
     new = codec.new if codec is not None and codec.new is not None else default_of(state_type)
     equal = value_format is not ValueFormat.CUSTOM
     check = None if value_format is ValueFormat.RAW else round_trip_check(decode, f"{where}, state", name, equal=equal)
+    if check is not None and codec is None:
+        check = quick_check(state_type, check)
     try:
         first = new()
         encoded = _as_bytes(encode(first))

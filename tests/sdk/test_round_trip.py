@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import Codec, codec_for, state_codec_for
 from millwheel.sdk.errors import UnsupportedTypeError, ValueEncodeError
+from millwheel.sdk.round_trip import quick_check
 
 T = TypeVar("T")
 
@@ -177,6 +178,27 @@ def test_g2_one_stray_part_is_refused_unless_it_can_be_read_again_4_3(pair: tupl
     kind = pair[0]
     for whole, value in ((_LIST[kind], [stray]), (_DICT[str, kind], {"k": stray}), (_BOX[kind], Box(stray))):
         assert _accepted(whole, value) == _readable(whole, value), (whole, value)
+
+
+_PLAIN = st.sampled_from([bool, bytes, float, int, str])
+_ITEMS: Any = st.sampled_from([True, b"x", 1.5, 1, "a", Level.LOW, None, Kind.A, UUID(int=1), 2**62, (), Leaf()])
+_VALUES = (
+    _ITEMS | st.lists(_ITEMS, max_size=3) | st.dictionaries(st.sampled_from([1, "a", 1.5, b"x", Level.LOW]), _ITEMS)
+)
+
+
+@given(_PLAIN.flatmap(lambda kind: st.sampled_from([kind, _LIST[kind], _DICT[kind, int], _DICT[str, kind]])), _VALUES)
+def test_the_quick_check_agrees_with_decoding(kind: Any, value: Any) -> None:
+    def slow(value: Any, encoded: bytes) -> None:
+        if not _readable(kind, value):
+            raise ValueEncodeError("no")
+
+    try:
+        quick_check(kind, slow)(value, b"")
+    except ValueEncodeError:
+        assert not _readable(kind, value)
+    else:
+        assert _readable(kind, value)
 
 
 @pytest.mark.parametrize(
