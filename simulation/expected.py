@@ -13,7 +13,7 @@ __all__ = ["differences", "missed_by_added", "neighbour_differences"]
 _ANY = 1_000_000
 """So often that nobody counts: records of computations that take duplicates."""
 
-_WAITING = frozenset({"window", "batch", "delay"})
+_WAITING = frozenset({"window", "brief", "batch", "delay"})
 """Blocks that keep records until the watermark has passed them, or a wall time: that may be far ahead, where the clock
 of the worker that set the timer was."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from millwheel.sdk.context import StateCell
 from millwheel.store.contract import JournalHead, JournalMissingError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import split_ids
@@ -147,6 +148,19 @@ def _compare(core: IntervalCore, twin: IntervalState, store: MemoryStore) -> Ite
                 yield f"key {key!r}: {cell.encoded!r} in memory, {stored!r} in its row, and no entry since"
         elif other.encoded != cell.encoded:
             yield f"key {key!r}: {cell.encoded!r} in memory, {other.encoded!r} in the store"
+    yield from _forgotten(core, others, store)
+
+
+def _forgotten(core: IntervalCore, others: Mapping[bytes, StateCell], store: MemoryStore) -> Iterator[str]:
+    """Keys without a cell: their state is their row's, or none while no cell has ever been evicted."""
+    cells = core.state.cells
+    for key, other in others.items():
+        if key in cells:
+            continue
+        (row,) = finished(store.read_states(core.state.config.computation, [key])) if cells.evicted else (None,)
+        known = b"" if row is None else row.blob
+        if known != other.encoded:
+            yield f"key {key!r}: no cell and {known!r} in its row, {other.encoded!r} in the store"
 
 
 def _timers(state: IntervalState, wall: bool, store: MemoryStore) -> list[tuple[bytes, str, int]]:

@@ -265,6 +265,13 @@ def _ending(plan: Plan, chance: Random) -> None:
     plan.ends_at = chance.uniform(0.2, 1.2) * plan.span
 
 
+def _brief(plan: Plan, chance: Random) -> None:
+    """Windows leave no state behind."""
+    for node in plan.nodes:
+        if node["kind"] == "window":
+            node["kind"] = "brief"
+
+
 _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] = (
     ("compact", _compact, 0.3),
     ("batches", _batches, 0.2),
@@ -294,5 +301,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("renewed", _renewed, 0.5),
     ("throttled", _throttled, 0.4),
     ("stops", _stops, 0.4),
+    ("brief", _brief, 0.4),
 )
 """Name, change, and in what share of all seeds."""

@@ -462,6 +462,8 @@ class HookFailed:
     message: str
     traceback: str
     stopped: bool
+    error: BaseException
+    """What it raised."""
 
 
 Instruction = (

@@ -78,6 +78,7 @@ class DevSettings:
     intervals: int = 1
     cache_bytes: int = 256 << 20
     advertise: str = ""
+    check_values: bool = True
 
 
 @dataclass(slots=True)
@@ -176,7 +177,14 @@ async def _start_worker(
     await link.start()
     stack.push_async_callback(link.close)
     worker = Worker(
-        WorkerSettings(_WORKER_ID, address, path / "packages", _LEASE, Settings(cache_bytes=settings.cache_bytes)),
+        WorkerSettings(
+            _WORKER_ID,
+            address,
+            path / "packages",
+            _LEASE,
+            Settings(cache_bytes=settings.cache_bytes),
+            check_values=settings.check_values,
+        ),
         database.store,
         database.coordinator,
         link,

@@ -204,6 +204,11 @@ class WorkerSection:
         check=at_least(1, 1 << 20),
         allowed="a whole number from 1",
     )
+    check_values: bool = setting(
+        True,
+        "Decode each production and each changed state as its declared type, and fail the hook where that does not "
+        "give an equal value. Without the check such a value is stored, and every later reader of it fails.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

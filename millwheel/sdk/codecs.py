@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar, get_args
@@ -23,10 +23,12 @@ import msgspec
 from msgspec import inspect as msgspec_inspect
 
 from millwheel.rpc.v1 import topology_pb2
+from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
+from millwheel.sdk.round_trip import Check, quick_check, round_trip_check, verified
 from millwheel.sdk.typeinfo import is_protobuf, members, normalise, runtime_classes, supertype, type_name
 
-__all__ = ["Codec", "StateCodec", "ValueCodec", "ValueFormat", "codec_for", "format_of", "state_codec_for", "verified"]
+__all__ = ["Codec", "StateCodec", "ValueCodec", "ValueFormat", "codec_for", "format_of", "state_codec_for"]
 
 T = TypeVar("T")
 Encode = Callable[[Any], bytes]
@@ -47,8 +49,9 @@ class Codec(Generic[T]):
     """A way of your own to encode the values of a stream, or the state of a computation.
 
     ``decode(encode(value))`` must equal ``value``, and equal values should encode alike: a state that encodes to
-    the same bytes as before is not written again. ``new`` makes the state of a key that has none; a state
-    that encodes to no bytes at all counts as none.
+    the same bytes as before is not written again. ``new`` makes the state of a key that has none. A state counts as
+    none if it encodes to no bytes at all, or, where ``new`` is a built-in type, to the same bytes as what that makes.
+    What ``encode`` makes in a hook is given to ``decode`` at once: an error there is the hook's.
     """
 
     encode: Callable[[T], bytes]
@@ -65,6 +68,8 @@ class ValueCodec:
     encode: Encode
     checked: Encode
     """Encodes only what is of the type: ValueEncodeError names the stream, the type and what came instead."""
+    verify: Encode
+    """Encodes only what can be read again, in all its parts: ValueEncodeError names the part that cannot."""
     decode: Decode
     """ValueDecodeError names the stream, the type, and where in the value it went wrong."""
 
@@ -78,7 +83,18 @@ class StateCodec:
     """The state of a key that has none."""
     encode: Encode
     """Encodes only what is of the type: a state stored as something else could never be read again."""
+    check: Check | None
+    """Whether what was encoded can be read again, in all its parts; None for a type whose encoding always can."""
+    default: bytes | None
+    """What ``new`` makes, encoded: a key with this state has none. None if ``new`` may make different states."""
     decode: Decode
+
+    def verify(self, value: Any) -> bytes:
+        """Encode, and check that the encoding can be read again; ValueEncodeError."""
+        encoded = _as_bytes(self.encode(value))
+        if self.check is not None and encoded:
+            self.check(value, encoded)
+        return encoded
 
 
 def codec_for(record_type: Any, where: str, codec: Codec[Any] | None = None) -> ValueCodec:
@@ -89,7 +105,13 @@ def codec_for(record_type: Any, where: str, codec: Codec[Any] | None = None) -> 
     name = type_name(record_type)
     value_format, encode, decode = _choose(record_type, codec)
     checked = _checked_encode(record_type, encode, where, name)
-    return ValueCodec(value_format, name, encode, checked, _wrapped_decode(decode, where, name))
+    # What stands where Any is declared reaches every reader as plain dicts and lists, before and after a restart.
+    equal = value_format is not ValueFormat.CUSTOM and not _has_any(value_format, record_type)
+    verify = checked
+    if value_format is not ValueFormat.RAW:
+        check = round_trip_check(decode, where, name, equal=equal)
+        verify = verified(encode, decode, checked, check) if equal else _checking(checked, check)
+    return ValueCodec(value_format, name, encode, checked, verify, _wrapped_decode(decode, where, name))
 
 
 def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None) -> StateCodec:
@@ -99,48 +121,44 @@ def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None
     state gets must be encodable, and decode to itself.
     """
     name = type_name(state_type)
-    _, encode, decode = _choose(state_type, codec)
+    value_format, encode, decode = _choose(state_type, codec)
     new = codec.new if codec is not None and codec.new is not None else default_of(state_type)
+    equal = value_format is not ValueFormat.CUSTOM
+    check = None if value_format is ValueFormat.RAW else round_trip_check(decode, f"{where}, state", name, equal=equal)
+    if check is not None and codec is None:
+        check = quick_check(state_type, check)
     try:
-        decode(encode(new()))
+        first = new()
+        encoded = _as_bytes(encode(first))
+        decode(encoded)
     except Exception as error:
         raise UnsupportedTypeError(
             f"the state type {name} has no default that can be stored ({type(error).__name__}: {error}): "
             f"make it constructible without arguments, or {name} | None (starting as None), "
             "or set state_codec = millwheel.Codec(encode, decode, new)"
         ) from error
-    checked = _checked_encode(state_type, encode, where, name)
-    return StateCodec(name, new, checked, _wrapped_decode(decode, where, name))
-
-
-def verified(encode: Encode, decode: Decode, where: str) -> Encode:
-    """``encode``, proving each time that what it made can be decoded: for tests, where a wrongly typed field of a
-    value should fail where it was made, and not where it is read."""
-
-    def verify(value: Any) -> bytes:
-        encoded = encode(value)
+    if check is not None and equal:
         try:
-            decode(encoded)
-        except ValueDecodeError as error:
-            raise ValueEncodeError(
-                f"{where}: a value encodes to what cannot be decoded: {error}: {value!r:.200}"
-            ) from error
+            check(first, encoded)
+        except ValueEncodeError as error:
+            raise UnsupportedTypeError(f"the default of the state type {name} is not of that type: {error}") from error
+    checked = _checked_encode(state_type, encode, where, name)
+    default = encoded if makes_the_same(new) else None
+    return StateCodec(name, new, checked, check, default, _wrapped_decode(decode, where, name))
+
+
+def _checking(checked: Encode, check: Check) -> Encode:
+    def verify(value: Any) -> bytes:
+        encoded = _as_bytes(checked(value))
+        check(value, encoded)
         return encoded
 
     return verify
 
 
-def default_of(state_type: Any) -> Callable[[], Any]:
-    """What makes a state of the type: None where the type allows it, else the type itself without arguments."""
-    if any(member is type(None) or member is Any for member in members(state_type)):
-        return _none
-    plain = supertype(state_type)
-    made: Callable[[], Any] = getattr(plain, "__origin__", plain)
-    return made
-
-
-def _none() -> None:
-    return None
+def _as_bytes(encoded: Any) -> bytes:
+    """What a codec of the user's own made: any buffer."""
+    return encoded if encoded.__class__ is bytes else bytes(memoryview(encoded))
 
 
 def format_of(annotation: Any, codec: Codec[Any] | None) -> ValueFormat:
@@ -196,6 +214,8 @@ def _encode_container(value: Any) -> Any:
 
 
 def _decode_container(annotation: Any, plain: Any) -> Any:
+    if annotation is object:
+        return plain
     cls: Any = getattr(annotation, "__origin__", annotation)
     return cls(msgspec.convert(plain, _as_plain_container(cls, get_args(annotation))))
 
@@ -207,19 +227,29 @@ def _as_plain_container(cls: type, arguments: tuple[Any, ...]) -> Any:
     return base[arguments] if arguments else base
 
 
-def _undecodable(info: msgspec_inspect.Type, path: str = "$", seen: set[int] | None = None) -> tuple[str, type] | None:
+def _undecodable(info: msgspec_inspect.Type) -> tuple[str, type] | None:
     """The first part of a type that msgspec would leave to hooks, and where it stands."""
-    seen = set() if seen is None else seen
+    custom = ((path, one.cls) for path, one in _walk(info, "$", set()) if isinstance(one, msgspec_inspect.CustomType))
+    return next(((path, cls) for path, cls in custom if cls not in _CONTAINERS and cls is not object), None)
+
+
+def _has_any(value_format: ValueFormat, annotation: Any) -> bool:
+    """Whether some part of a type may be anything."""
+    if value_format is not ValueFormat.MSGPACK or annotation is object:
+        return value_format is ValueFormat.MSGPACK
+    # The items of the containers here are not in what msgspec says of a type.
+    loose = msgspec_inspect.AnyType | msgspec_inspect.CustomType
+    return any(isinstance(one, loose) for _, one in _walk(msgspec_inspect.type_info(annotation), "$", set()))
+
+
+def _walk(info: msgspec_inspect.Type, path: str, seen: set[int]) -> Iterator[tuple[str, msgspec_inspect.Type]]:
+    """A type and all its parts, each once, with their places."""
     if id(info) in seen:
-        return None
+        return
     seen.add(id(info))
-    if isinstance(info, msgspec_inspect.CustomType):
-        return None if info.cls in _CONTAINERS else (path, info.cls)
+    yield path, info
     for suffix, part in _parts(info):
-        found = _undecodable(part, path + suffix, seen)
-        if found is not None:
-            return found
-    return None
+        yield from _walk(part, path + suffix, seen)
 
 
 def _parts(info: msgspec_inspect.Type) -> list[tuple[str, msgspec_inspect.Type]]:

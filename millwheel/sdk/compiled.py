@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from millwheel.sdk.codecs import StateCodec, ValueCodec, format_of, state_codec_for, verified
+from millwheel.sdk.codecs import StateCodec, ValueCodec, codec_for, format_of, state_codec_for
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.migration import versioned
@@ -36,10 +36,11 @@ class CompiledComputation:
     """Whether process_timer is overridden: a timer set in a computation where it is not could only fail."""
 
 
-def compile_computation(topology: Topology, name: str, *, verify: bool = False) -> CompiledComputation:
+def compile_computation(topology: Topology, name: str, *, verify: bool = True) -> CompiledComputation:
     """Compile one computation; TopologyError for a topology with mistakes, UsageError for a name that it has not.
 
-    With ``verify`` (for tests) whatever is encoded is decoded at once, to see that it can be.
+    With ``verify`` each production, and each state that has changed, is decoded when it is encoded. What could not be
+    read again is a ValueEncodeError of the hook that made it.
     """
     plan = topology.plan()
     declared = plan.computations.get(name)
@@ -54,15 +55,15 @@ def compile_computation(topology: Topology, name: str, *, verify: bool = False) 
         computation.migrate,
         declared.where,
     )
-    if verify:
-        state = StateCodec(
-            state.type_name, state.new, verified(state.encode, state.decode, declared.where), state.decode
-        )
+    if not verify:
+        state = replace(state, check=None)
     return CompiledComputation(
         name=name,
         computation=computation,
         inputs={stream: _codec(plan.streams[stream]).decode for stream in declared.inputs},
-        outputs={stream.name: _encoder(stream, verify) for stream in plan.streams.values() if name in stream.producers},
+        outputs={
+            stream.name: _encoder(name, stream, verify) for stream in plan.streams.values() if name in stream.producers
+        },
         state=state,
         options=declared.options,
         record_is_async=inspect.iscoroutinefunction(computation.process_record),
@@ -89,6 +90,7 @@ def _codec(stream: Stream) -> ValueCodec:
     return stream.codec
 
 
-def _encoder(stream: Stream, verify: bool) -> Callable[[Any], bytes]:
-    codec = _codec(stream)
-    return verified(codec.checked, codec.decode, stream.where) if verify else codec.checked
+def _encoder(computation: str, stream: Stream, verify: bool) -> Callable[[Any], bytes]:
+    own = stream.declaration.codec if stream.declaration is not None else None
+    codec = codec_for(stream.type, f"computation {computation!r}, {stream.where}", own)
+    return codec.verify if verify else codec.checked

@@ -173,7 +173,11 @@ class Context(Generic[State]):
         """The key's persistent state (section 4.4), to read and to change in place.
 
         A key without one gets what the state's type makes by default. What is left in it when the hook
-        returns is committed; assign to replace it, ``del ctx.state`` to leave none.
+        returns is committed; assign to replace it.
+
+        ``del ctx.state`` leaves the key without a state: its row is deleted. A state that equals the constant default
+        of its type counts as none in the same way. A state that would not decode as its declared type, to an equal
+        value, fails the hook with a ValueEncodeError when the commit is made.
         """
         cell = self._cell
         value = cell.value
@@ -196,7 +200,8 @@ class Context(Generic[State]):
         (behind the record's timestamp or the timer's hold, and the hold of the key's state) would be behind a
         watermark that consumers may have seen, and is a ProductionTimestampError; UndeclaredStreamError for a
         stream that the topology does not list among this computation's outputs; TooLargeError beyond 1 MiB
-        a record, or 4 MiB in all that one hook produces.
+        a record, or 4 MiB in all that one hook produces. A value that would not decode as the stream's type, to an
+        equal value, is a ValueEncodeError.
         """
         binding = self._scope.outputs.get(stream)
         if binding is None:

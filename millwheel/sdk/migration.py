@@ -9,18 +9,18 @@ So a computation that never changes its state pays nothing for being able to.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from millwheel.sdk.codecs import Codec, StateCodec, ValueFormat, codec_for
 from millwheel.sdk.errors import ValueDecodeError
+from millwheel.sdk.round_trip import Check
 
 __all__ = ["MAX_STATE_VERSION", "StoredState", "versioned"]
 
 T = TypeVar("T")
-Encode = Callable[[Any], bytes]
 
 MAX_STATE_VERSION: Final = 1_000_000
 _MARK: Final = b"\xc1"
@@ -56,13 +56,11 @@ def versioned(
     encode, decode = codec.encode, codec.decode
     head = _MARK + msgspec.msgpack.encode(version)
 
-    def encode_marked(value: Any) -> bytes:
-        encoded = encode(value)
-        return head + encoded if encoded else encoded
+    def marked(encoded: bytes) -> bytes:
+        return head + encoded if encoded and (version > 1 or encoded[:1] == _MARK) else encoded
 
-    def encode_first(value: Any) -> bytes:
-        encoded = encode(value)
-        return head + encoded if encoded[:1] == _MARK else encoded
+    def encode_marked(value: Any) -> bytes:
+        return marked(encode(value))
 
     def decode_any(data: bytes) -> Any:
         found = StoredState(1, data) if data[:1] != _MARK else _open(data, where)
@@ -74,8 +72,20 @@ def versioned(
             )
         return migrate(found)
 
-    first: Encode = encode if value_format is ValueFormat.MSGPACK else encode_first
-    return StateCodec(codec.type_name, codec.new, encode_marked if version > 1 else first, decode_any)
+    if version == 1 and value_format is ValueFormat.MSGPACK:
+        return replace(codec, decode=decode_any)
+    default = None if codec.default is None else marked(codec.default)
+    check = None if codec.check is None else _unmarked(codec.check, head)
+    return replace(codec, encode=encode_marked, check=check, default=default, decode=decode_any)
+
+
+def _unmarked(check: Check, head: bytes) -> Check:
+    """``check`` for encodings that may be in an envelope."""
+
+    def check_inside(value: Any, encoded: bytes) -> None:
+        check(value, encoded[len(head) :] if encoded[:1] == _MARK else encoded)
+
+    return check_inside
 
 
 def _open(data: bytes, where: str) -> StoredState:

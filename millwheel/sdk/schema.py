@@ -42,19 +42,20 @@ def state_schema(state_type: Any, codec: Codec[Any] | None, version: int) -> top
     return topology_pb2.StateSchema(format=value_format.value, fields=fields, version=version)
 
 
-def _value(info: inspect.Type, path: str, optional: bool, above: frozenset[str]) -> Iterator[_Row]:
+def _value(info: inspect.Type, path: str, optional: bool, above: frozenset[Any]) -> Iterator[_Row]:
     yield path, _shape(info), optional
     for inner, suffix in _inside(info):
-        if isinstance(
+        if not isinstance(
             inner, inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType
         ):
-            name = inner.cls.__qualname__
-            if name not in above:
-                by_place = _shape(inner).startswith("list")
-                for index, field in enumerate(inner.fields):
-                    named = f"{field.encode_name} (at {index})" if by_place else field.encode_name
-                    place = f"{path}{suffix}.{named}".removeprefix(".")
-                    yield from _value(field.type, place, not field.required, above | {name})
+            continue
+        # A generic class stands here with its arguments, as each choice of arguments has fields of its own.
+        if inner.cls not in above:
+            by_place = _shape(inner).startswith("list")
+            for index, field in enumerate(inner.fields):
+                named = f"{field.encode_name} (at {index})" if by_place else field.encode_name
+                place = f"{path}{suffix}.{named}".removeprefix(".")
+                yield from _value(field.type, place, not field.required, above | {inner.cls})
 
 
 def _inside(info: inspect.Type, suffix: str = "") -> Iterator[tuple[inspect.Type, str]]:
@@ -72,9 +73,8 @@ def _inside(info: inspect.Type, suffix: str = "") -> Iterator[tuple[inspect.Type
 def _shape(info: inspect.Type) -> str:
     """The kind of a value, without the names of the user's classes: those are not stored."""
     if isinstance(info, inspect.StructType):
-        config = info.cls.__struct_config__
-        told = "list of fields" if config.array_like else "fields"
-        return f"{told} tagged {config.tag!r}" if config.tag is not None else told
+        told = "list of fields" if info.array_like else "fields"
+        return f"{told} tagged {info.tag!r}" if info.tag is not None else told
     if isinstance(info, inspect.DataclassType | inspect.TypedDictType):
         return "fields"
     if isinstance(info, inspect.NamedTupleType):

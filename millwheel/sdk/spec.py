@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.declarations import ComputationDeclaration, StreamKind
+from millwheel.sdk.errors import Problem
 from millwheel.sdk.plan import Plan, Stream
 from millwheel.sdk.schema import state_schema
 from millwheel.sdk.typeinfo import type_name
@@ -15,18 +18,30 @@ from millwheel.sdk.typeinfo import type_name
 __all__ = ["build_spec", "spec_digest"]
 
 
-def build_spec(plan: Plan, code: topology_pb2.CodeReference | None) -> topology_pb2.TopologySpec:
-    """The spec of a topology that has been found valid. Streams and computations stand in the order of their names.
+def build_spec(plan: Plan) -> tuple[topology_pb2.TopologySpec, list[Problem]]:
+    """The spec of a topology, and what of it cannot be put into a spec. It names no code package.
 
-    The stream of dead letters is not listed: every topology has one.
+    Streams and computations stand in the order of their names. The stream of dead letters is not listed: every
+    topology has one.
     """
-    letters = dead_letter_stream(plan.name)
-    return topology_pb2.TopologySpec(
-        name=plan.name,
-        streams=[_stream(plan.streams[name]) for name in sorted(plan.streams) if name != letters],
-        computations=[_computation(plan, plan.computations[name]) for name in sorted(plan.computations)],
-        code=code,
-    )
+    spec = topology_pb2.TopologySpec(name=plan.name)
+    problems: list[Problem] = []
+    for name in sorted(plan.streams.keys() - {dead_letter_stream(plan.name)}):
+        with _noting(problems, plan.streams[name].where):
+            spec.streams.append(_stream(plan.streams[name]))
+    for name in sorted(plan.computations):
+        with _noting(problems, plan.computations[name].where):
+            spec.computations.append(_computation(plan, plan.computations[name]))
+    return spec, problems
+
+
+@contextmanager
+def _noting(problems: list[Problem], where: str) -> Iterator[None]:
+    """Turn what cannot be described into a problem, so that ``validate`` finds what ``submit`` would meet."""
+    try:
+        yield
+    except Exception as error:
+        problems.append(Problem(where, f"it cannot be described to a cluster: {type(error).__name__}: {error}"))
 
 
 def spec_digest(spec: topology_pb2.TopologySpec) -> str:

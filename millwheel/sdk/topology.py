@@ -45,6 +45,7 @@ class Topology:
         self._declarations: list[StreamDeclaration] = []
         self._added: list[ComputationDeclaration] = []
         self._planned: tuple[Plan, list[Problem]] | None = None
+        self._spec = topology_pb2.TopologySpec()
 
     def __repr__(self) -> str:
         return f"Topology({self.name!r})"
@@ -149,13 +150,22 @@ class Topology:
 
         ``code`` says where the workers find this topology. TopologyError as by :meth:`check`.
         """
-        return build_spec(self.plan(), code)
+        self.check()
+        spec = topology_pb2.TopologySpec()
+        spec.CopyFrom(self._spec)
+        if code is not None:
+            spec.code.CopyFrom(code)
+        return spec
 
     def _examine(self) -> tuple[Plan, list[Problem]]:
+        """Put the topology together, once. Building the spec is a part of it: what is valid can be submitted."""
         if self._planned is None:
             first: dict[str, ComputationDeclaration] = {}
             for computation in self._added:
                 first.setdefault(computation.name, computation)
             plan = lay_out(self.name, self._declarations, first)
-            self._planned = plan, find_problems(plan, self._declarations, self._added)
+            problems = find_problems(plan, self._declarations, self._added)
+            if not problems:
+                self._spec, problems = build_spec(plan)
+            self._planned = plan, problems
         return self._planned

@@ -93,9 +93,9 @@ def runtime_classes(annotation: Any) -> tuple[type, ...] | None:
     classes: list[type] = []
     for member in members(annotation):
         plain = supertype(member)
-        if typing.is_typeddict(plain):
-            plain = dict
         found = typing.get_origin(plain) or plain
+        if typing.is_typeddict(found):
+            found = dict
         if not isinstance(found, type):
             return None
         classes.append(found)

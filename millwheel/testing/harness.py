@@ -23,6 +23,7 @@ from millwheel.sdk.compiled import compile_computation, consumers_of
 from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.declarations import StreamKind
+from millwheel.sdk.errors import ValueEncodeError
 from millwheel.sdk.topology import Topology
 from millwheel.store.contract import SequencerRefusedError
 from millwheel.store.memory import MemoryStore
@@ -104,6 +105,9 @@ class TopologyHarness:
     """Runs one topology. ``intervals`` splits every computation's keys at these points.
 
     Every record fed, watermark advanced or moment passed takes its full effect before the call returns.
+
+    A hook that produces or stores what is not of its declared type is a mistake that no test wants. Its failure is
+    handled by its policy, and then the call raises the ValueEncodeError.
     """
 
     def __init__(
@@ -126,6 +130,8 @@ class TopologyHarness:
         self.store = MemoryStore()
         self.failures: list[str] = []
         """What user code raised, as an operator would read it."""
+        self._mistyped: HookFailed | None = None
+        """The first failure of a hook that made what is not of its declared type; raised when the call ends."""
         self._settings = settings or Settings(flush_interval=0, checkpoint_entries=20)
         self._cuts = sorted(point.encode() for point in split_at)
         self._cores: dict[str, IntervalCore] = {}
@@ -171,7 +177,7 @@ class TopologyHarness:
         codec, consumers = self._codec(stream), self._consumers(stream)
         deliveries: dict[str, Delivery] = {}
         for index, (value, timestamp) in enumerate(records):
-            encoded = codec.checked(value)
+            encoded = codec.verify(value)
             position = self._injected[stream] = self._injected.get(stream, 0) + 1
             for consumer, extract in consumers:
                 key = extract(value)
@@ -194,6 +200,7 @@ class TopologyHarness:
             self._unacked[journal, delivery.token] = delivery
             self._events.append((journal, replace(delivery)))
         self._run()
+        self._raise_mistyped()
 
     def advance_watermark(self, to: Timestamp, stream: str | None = None) -> None:
         """All data up to ``to`` has been sent: of one source, or of all."""
@@ -201,6 +208,7 @@ class TopologyHarness:
             self._declared[name] = max(self._declared[name], to)
             self._publish(name)
         self._run()
+        self._raise_mistyped()
 
     def finish(self) -> None:
         """The sources have ended: the low watermark goes to plus infinity."""
@@ -218,6 +226,7 @@ class TopologyHarness:
         for journal in self._cores:
             self._events.append((journal, Tick()))
         self._run()
+        self._raise_mistyped()
 
     def crash(self) -> None:
         """Lose all memory, and start again from what the store holds, as after ``kill -9``."""
@@ -229,6 +238,7 @@ class TopologyHarness:
         self._start_all()
         self._events.extend((delivery.journal, replace(delivery)) for delivery in self._unacked.values())
         self._run()
+        self._raise_mistyped()
 
     # What tests read.
 
@@ -469,6 +479,13 @@ class TopologyHarness:
 
     def _hook_failed(self, journal: str, one: HookFailed) -> None:
         self.failures.append(one.message)
+        if self._mistyped is None and isinstance(one.error, ValueEncodeError):
+            self._mistyped = one
+
+    def _raise_mistyped(self) -> None:
+        failed, self._mistyped = self._mistyped, None
+        if failed is not None:
+            raise ValueEncodeError(failed.message) from failed.error
 
     def close(self) -> None:
         """Release the event loop that asynchronous hooks ran on."""

@@ -51,6 +51,23 @@ def unpinned_states() -> None:
     replace(CellCache, "evict", make)
 
 
+@mutation("G12", "the cell of a key without state stays in memory until its empty row is acknowledged")
+def hasty_forgetting() -> None:
+    """A cell goes as soon as it holds no state."""
+
+    def make(changed: Any) -> Any:
+        def forgetting(self: CellCache, states: Any, commit: int) -> None:
+            changed(self, states, commit)
+            for key, encoded in states:
+                if not encoded:
+                    del self._cells[key]
+                    self._dirty.pop(key, None)
+
+        return forgetting
+
+    replace(CellCache, "changed", make)
+
+
 @mutation(
     "G3",
     "of two rows of a key the one of the later commit stands",

@@ -10,9 +10,9 @@ from millwheel.worker.shell.load import LoadMeter, Metered, memory_limit
 from tests.interval.solo import Solo
 
 
-class Nothing(mw.Computation[tuple[str, str], None]):
-    def process_record(self, ctx: mw.Context[None], record: mw.Record[Any]) -> None:
-        return
+class Counts(mw.Computation[tuple[str, str], int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Any]) -> None:
+        ctx.state += 1
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
 
 
 def test_rates_are_of_the_last_seconds() -> None:
-    clock, busy, solo = Clock(), [0.0], Solo(Nothing())
+    clock, busy, solo = Clock(), [0.0], Solo(Counts())
     meter = LoadMeter(lambda: [Metered("solo.1", "solo.1.j1", 7, solo.core, busy[0])], clock)
     assert meter.load().intervals[0].records_per_second == 0
     for _ in range(40):
@@ -45,7 +45,7 @@ def test_rates_are_of_the_last_seconds() -> None:
 
 
 def test_a_rate_begins_with_its_interval_and_ends_with_it() -> None:
-    clock, solo = Clock(), Solo(Nothing())
+    clock, solo = Clock(), Solo(Counts())
     shown: list[Metered] = []
     meter = LoadMeter(lambda: shown, clock)
     assert not meter.load().intervals

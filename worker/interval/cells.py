@@ -117,14 +117,30 @@ class CellCache:
         """(key, commit, encoded state) of every pinned cell; call it only while no sealed commit is in flight."""
         return [(key, cell.dirty, cell.encoded) for key, cell in self._dirty.items()]
 
-    def flushed(self, rows: list[tuple[bytes, int, bytes]]) -> None:
-        """The rows are acknowledged: cells that have not changed since are clean."""
-        for key, commit, _ in rows:
+    def flushed(self, rows: list[tuple[bytes, int, bytes]], busy: Container[bytes] = ()) -> None:
+        """The rows are acknowledged: cells that have not changed since are clean, and go where they hold no state.
+
+        The cells of ``busy`` keys are in use, and stay.
+        """
+        for key, commit, encoded in rows:
             cell = self._dirty.get(key)
             if cell is not None and cell.dirty == commit:
                 cell.dirty = 0
                 del self._dirty[key]
+                if not encoded and key not in busy:
+                    self.forget_empty(key)
         self._skip = 0
+
+    def forget_empty(self, key: bytes) -> None:
+        """Drop the key's cell if it is clean and holds no state. No hook may be using it.
+
+        While nothing has been evicted, a key without a cell has no state, so the cell says nothing. Afterwards it
+        saves a read of the row, and goes as others do.
+        """
+        cell = self._cells.get(key)
+        if cell is not None and not (self.evicted or cell.dirty or cell.encoded):
+            del self._cells[key]
+            self.bytes_held -= len(key) + CELL_OVERHEAD
 
     def items(self) -> Iterator[tuple[bytes, KeyCell]]:
         """Every cell."""

@@ -14,6 +14,7 @@ where no work makes one. The same is done for a successor-to-be (PrepareRelease)
 
 from __future__ import annotations
 
+from collections.abc import Container
 from enum import Enum
 from typing import Any, Final
 
@@ -167,13 +168,13 @@ class Checkpointer:
         shown = self._parts[1] if self._parts is not None else self._base[0] if self._base is not None else None
         return shown is not None and self._rows_upto < shown
 
-    def flushed(self, number: int) -> None:
-        """The rows of a flush are acknowledged."""
+    def flushed(self, number: int, busy: Container[bytes] = ()) -> None:
+        """The rows of a flush are acknowledged. The cells of ``busy`` keys are in use."""
         if self._flush is None or self._flush[0] != number:
             return
         _, commit, rows = self._flush
         self._flush = None
-        self.state.cells.flushed(rows)
+        self.state.cells.flushed(rows, busy)
         self._rows_upto = max(self._rows_upto, commit)
 
     def _capture_base(self) -> list[Instruction]:

@@ -242,7 +242,7 @@ class IntervalCore:
         return []
 
     def _on_flushed(self, event: StatesFlushed) -> list[Instruction]:
-        self._checkpoints.flushed(event.number)
+        self._checkpoints.flushed(event.number, _Busy(self._runner, self.state))
         return []
 
     def _on_parts_written(self, event: PartsWritten) -> list[Instruction]:

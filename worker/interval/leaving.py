@@ -38,7 +38,7 @@ class _Nothing(Computation[Any, None]):
 
 
 def _program(name: str, options: ComputationOptions) -> CompiledComputation:
-    codec = StateCodec("None", lambda: None, bytes, lambda encoded: None)
+    codec = StateCodec("None", new=lambda: None, encode=bytes, check=None, default=None, decode=lambda encoded: None)
     return CompiledComputation(
         name=name,
         computation=_Nothing(),

@@ -64,12 +64,13 @@ class Sealer:
         self._deferred = deferred
 
     def encode_states(self, batch: Batch) -> list[tuple[bytes, bytes]]:
-        """The changed states of the batch, encoded.
+        """The changed states of the batch, encoded; empty for a state that equals its type's default: it is none.
 
         A key whose work cannot be stored fails, and drops out; so do, to run in the next batch, the keys
         beyond what an entry takes.
         """
-        encode = self.state.program.state.encode
+        codec = self.state.program.state
+        encode, check, default = codec.encode, codec.check, codec.default
         changed: list[tuple[bytes, bytes]] = []
         broken: list[tuple[bytes, Exception]] = []
         total = batch.size + self.state.scope.produced_bytes
@@ -82,6 +83,10 @@ class Sealer:
                 encoded = encode(value) if value is not None else b""
                 if encoded.__class__ is not bytes:
                     encoded = bytes(memoryview(encoded))  # a codec of the user's own made it
+                if encoded == default:
+                    encoded = b""
+                elif check is not None and encoded and encoded != cell.encoded:
+                    check(value, encoded)
             except Exception as error:
                 broken.append((key, error))
                 continue
@@ -163,6 +168,8 @@ class Sealer:
         holds: list[tuple[bytes, int | None]] = []
         producing: list[tuple[bytes, list[Production]]] = []
         for key, context in batch.contexts.items():
+            if not context._cell.encoded:
+                state.cells.forget_empty(key)
             if context._timers is not None:
                 self._apply_timers(key, context._timers, sealed, timers, cleared)
             if context._productions:

@@ -62,15 +62,16 @@ async def beside(call: Callable[[], Loaded]) -> Loaded:
 class _Loaded:
     """A package's topology, and what is made of it: once, as intervals open by the hundred."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, verify: bool) -> None:
         self.topology = topology
+        self._verify = verify
         self._compiled: dict[str, CompiledComputation] = {}
         self._extractors: dict[str, dict[str, Callable[[object], bytes]]] = {}
 
     def compile(self, name: str) -> CompiledComputation:
         """What a worker runs of the computation ``name``."""
         if name not in self._compiled:
-            self._compiled[name] = compile_computation(self.topology, name)
+            self._compiled[name] = compile_computation(self.topology, name, verify=self._verify)
         return self._compiled[name]
 
     def extractors(self, stream: str) -> dict[str, Callable[[object], bytes]]:
@@ -83,9 +84,11 @@ class _Loaded:
 class Programs:
     """The code packages that this process has loaded."""
 
-    def __init__(self, directory: Path, fetch: Callable[[str], Awaitable[bytes]]) -> None:
+    def __init__(self, directory: Path, fetch: Callable[[str], Awaitable[bytes]], *, verify: bool = True) -> None:
+        """``verify``: whether what hooks make is refused where it could not be read again as its declared type."""
         self._directory = directory
         self._fetch = fetch
+        self._verify = verify
         self._loaded: dict[Place, _Loaded] = {}
         self._failures: dict[Place, str] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -171,7 +174,8 @@ class Programs:
             if place not in self._loaded:
                 package = await self._fetch(code.digest)
                 self._loaded[place] = _Loaded(
-                    await beside(partial(load_topology, code.digest, package, code.entry_point, self._directory))
+                    await beside(partial(load_topology, code.digest, package, code.entry_point, self._directory)),
+                    self._verify,
                 )
         return self._loaded[place].topology
 

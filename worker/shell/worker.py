@@ -101,6 +101,8 @@ class WorkerSettings:
     core: Settings = field(default_factory=Settings)
     hand_over: float = 0.0
     """Seconds that intervals may take to be made ready for other workers when this one ends; 0: they are not."""
+    check_values: bool = True
+    """Whether a hook fails when it makes a state or a production that could not be read again as its declared type."""
 
 
 class Worker:
@@ -121,7 +123,7 @@ class Worker:
         self.authority = authority
         authority.on_refused = self._report_refused
         authority.pending_of = self._pending_of
-        self.programs = Programs(settings.packages, fetch_package)
+        self.programs = Programs(settings.packages, fetch_package, verify=settings.check_values)
         self.programs.on_loaded = lambda: self._background(self._catch_up())
         self.routing = Routing(self.catalog, self.programs.extractor)
         self._builder = Builder(self.catalog, self.programs, self.routing, settings.core)

@@ -58,6 +58,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
             section.lease_seconds,
             CoreSettings(cache_bytes=section.cache_mib << 20, flush_interval=_FLUSH),
             section.drain_seconds,
+            section.check_values,
         ),
         daemon.backends.store,
         coordinator,

@@ -52,7 +52,7 @@ class RecordEncoder:
         found = topology.plan().streams.get(self.stream)
         if found is None or found.codec is None:
             raise UsageError(f"topology {topology.name!r} has no stream {self.stream!r}")
-        self._encode, self._decode = found.codec.checked, found.codec.decode
+        self._encode, self._decode = found.codec.verify, found.codec.decode
         for computation, extract in consumers_of(topology, self.stream):
             self._known[topology.name, computation] = extract
 

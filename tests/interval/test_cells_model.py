@@ -1,0 +1,75 @@
+"""The cache of states against a naive model: what it forgets, the rows know, or there is nothing to know (8.3)."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from millwheel.worker.interval.cells import CELL_OVERHEAD, CellCache, KeyCell
+
+KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
+BLOBS = st.sampled_from([b"", b"", b"x", b"yy"])
+
+
+class Cells(RuleBasedStateMachine):
+    """Keys are touched, changed, flushed, evicted and forgotten in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = CellCache(2 * CELL_OVERHEAD, evicted=False)
+        self.truth: dict[bytes, bytes] = {}
+        self.rows: dict[bytes, bytes] = {}
+        self.busy: dict[bytes, KeyCell] = {}
+        self.flush: list[tuple[bytes, int, bytes]] = []
+        self.commit = 0
+
+    def _open(self, key: bytes) -> KeyCell:
+        cell = self.cache.get(key)
+        return self.cache.insert(key, self.rows.get(key, b"")) if cell is None else cell
+
+    @rule(key=KEYS)
+    def open(self, key: bytes) -> None:
+        """A batch begins to use the key."""
+        cell = self.busy.setdefault(key, self._open(key))
+        assert cell.encoded == self.truth.get(key, b"")
+
+    @rule(blob=BLOBS)
+    def seal(self, blob: bytes) -> None:
+        """The batch changes what it uses, and is sealed."""
+        self.commit += 1
+        self.cache.changed([(key, blob) for key, cell in self.busy.items() if cell.encoded != blob], self.commit)
+        self.truth.update(dict.fromkeys(self.busy, blob))
+        for key in self.busy:
+            self.cache.forget_empty(key)
+        self.busy.clear()
+
+    @rule()
+    def capture(self) -> None:
+        """Rows are on their way to the store."""
+        self.flush = self.flush or self.cache.dirty_rows()
+
+    @rule()
+    def written(self) -> None:
+        """The rows are acknowledged."""
+        self.rows.update((key, blob) for key, _, blob in self.flush)
+        self.cache.flushed(self.flush, self.busy)
+        self.flush = []
+
+    @rule()
+    def evict(self) -> None:
+        """Memory is short."""
+        self.cache.evict(self.busy, lambda key: None)
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        """A key without a cell has the state of its row; none, while nothing was evicted."""
+        cells = self.cache.cached()
+        for key in self.truth.keys() - cells.keys():
+            assert (self.rows.get(key, b"") if self.cache.evicted else b"") == self.truth[key]
+        assert {key: cells[key] for key in self.busy} == self.busy, "a cell in use stays"
+        assert self.cache.bytes_held == sum(
+            len(key) + 3 * len(one.encoded) + CELL_OVERHEAD for key, one in cells.items()
+        )
+
+
+TestCells = Cells.TestCase
