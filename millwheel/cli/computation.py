@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.loading import load
 from millwheel.cli.naming import split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
@@ -70,7 +71,7 @@ def add(
 @app.command()
 def remove(
     place: Place,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     wait: Wait = 0.0,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
@@ -79,7 +80,7 @@ def remove(
     """Remove a computation: it delivers what it had produced; its state and what is due to it are given up."""
     topology, computation = split_place(place)
     if not yes:
-        typer.confirm(f"Remove computation {place}, and delete its state for good?", abort=True, err=True)
+        confirm(f"Remove computation {place}, and delete its state for good?")
 
     async def work(client: ControlClient) -> catalog.TopologyRecord:
         running = (await client.get_topology(topology)).topology

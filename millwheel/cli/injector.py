@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.client.control import ControlClient
@@ -95,13 +96,13 @@ def _plain(status: injection.InjectorStatus) -> dict[str, Plain]:
 def finish(
     stream: Annotated[str, typer.Argument(help="The stream that it feeds.")],
     process: Annotated[str, typer.Argument(help="The process's name.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Declare that an injector process sends nothing more, so that no low watermark waits for it."""
     asyncio.run(_check_known(stream, process, address))
     if not yes:
-        typer.confirm(f"End injector process {process} of stream {stream}, for good?", abort=True, err=True)
+        confirm(f"End injector process {process} of stream {stream}, for good?")
 
     async def work() -> None:
         async with Injector(address, stream, process=process) as injector:
@@ -128,13 +129,13 @@ async def _check_known(stream: str, process: str, address: str) -> None:
 def retire(
     stream: Annotated[str, typer.Argument(help="The stream that it fed.")],
     process: Annotated[str, typer.Argument(help="The process's name.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
     """Have all that is known of a finished injector process's records forgotten; its name is not free again."""
     if not yes:
-        typer.confirm(f"Forget the records of injector process {process} of stream {stream}?", abort=True, err=True)
+        confirm(f"Forget the records of injector process {process} of stream {stream}?")
 
     async def work() -> None:
         async with ControlClient(address, deadline=timeout) as client:
@@ -169,14 +170,14 @@ def _plain_cursor(cursor: injection.BatchCursor) -> dict[str, Plain]:
 @app.command("retire-query")
 def retire_query(
     query: Annotated[str, typer.Argument(help="The query, as `millwheel injector queries` names it.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
     """Have a batch source's cursor and ids forgotten. Only if nobody goes on from its checkpoint, ever."""
     if not yes:
         question = f"Forget query {query}? Whatever of it came again would be taken for new records."
-        typer.confirm(question, abort=True, err=True)
+        confirm(question)
 
     async def work() -> None:
         async with ControlClient(address, deadline=timeout) as client:

@@ -27,6 +27,11 @@ app = typer.Typer(
     " --key, any key in it. While one changes hands its records wait for some milliseconds; no state is copied.",
 )
 
+_EMPTY_KEY = (
+    "names no interval (is a variable of a script empty?). Name the first interval by its journal, "
+    "as `millwheel interval list` shows it"
+)
+
 Name = Annotated[
     str, typer.Argument(metavar="INTERVAL", help="Its journal, or TOPOLOGY/COMPUTATION with --key, any key in it.")
 ]
@@ -98,6 +103,8 @@ def split(
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
     """Cut an interval in two at a key."""
+    if at == "":
+        raise typer.BadParameter("an empty key divides nothing: no key is below it", param_hint="--at")
     interval = _name(name, at if key is None and "/" in name else key)
 
     async def work(client: ControlClient) -> list[catalog.IntervalRecord]:
@@ -127,6 +134,8 @@ def merge(
 
 def _name(name: str, key: str | None) -> wire.IntervalName:
     """What the command line names: there is no slash in a journal's name."""
+    if key == "":
+        raise typer.BadParameter(f"an empty key {_EMPTY_KEY}", param_hint="--key")
     if "/" not in name:
         if key is not None:
             raise typer.BadParameter(f"{name!r} names an interval already: leave --key out", param_hint="--key")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
+from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table, to_yaml
 from millwheel.client.control import ControlClient
@@ -157,13 +158,13 @@ def list_(
 def delete(
     stream: Stream,
     cursor: Annotated[str, typer.Argument(help="The cursor's name.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
     """Forget a durable cursor: what only it has kept goes."""
     if not yes:
-        typer.confirm(f"Delete cursor {cursor} of stream {stream} for good?", abort=True, err=True)
+        confirm(f"Delete cursor {cursor} of stream {stream} for good?")
 
     async def work() -> None:
         async with ControlClient(address, deadline=timeout) as client:

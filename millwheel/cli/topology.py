@@ -10,11 +10,13 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.failing import ExitCode
 from millwheel.cli.graph import to_dot, to_mermaid, to_text
 from millwheel.cli.loading import load
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE, Address, Output, Patience, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
+from millwheel.cli.reaching import patient_client
 from millwheel.cli.records import describe_topology, state_name, summarize_topology
 from millwheel.client.control import ControlClient
 from millwheel.rpc.channel import DEFAULT_DEADLINE
@@ -55,13 +57,17 @@ def submit(
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
+    patience: Patience = DEFAULT_PATIENCE,
 ) -> None:
-    """Package a topology's code, send both to a cluster, and run it."""
+    """Package a topology's code, send both to a cluster, and run it.
+
+    Example: millwheel topology submit zeitgeist.py:zeitgeist
+    """
     packaged = load(target, include or ())
     spec = packaged.spec()
 
     async def work() -> catalog.TopologyRecord:
-        async with ControlClient(address, deadline=timeout) as client:
+        async with patient_client(address, timeout, patience) as client:
             await client.upload_package(packaged.package.digest, packaged.package.data)
             return await client.submit(spec, request_id)
 
@@ -84,6 +90,7 @@ def update(
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
+    patience: Patience = DEFAULT_PATIENCE,
 ) -> None:
     """Make a running topology a new version of itself, while the rest runs on.
 
@@ -95,7 +102,7 @@ def update(
     spec = packaged.spec()
 
     async def work() -> catalog.TopologyRecord:
-        async with ControlClient(address, deadline=timeout) as client:
+        async with patient_client(address, timeout, patience) as client:
             await client.upload_package(packaged.package.digest, packaged.package.data)
             record = await client.update(spec, request_id, expected_version)
             return await wait_for_update(client, record, wait) if wait else record
@@ -261,7 +268,7 @@ async def _drain(name: str, wait: float, address: str, timeout: float) -> catalo
 @app.command()
 def cancel(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     request_id: Annotated[
         str, typer.Option(help="The same id again ends nothing that has the name since, for scripts that try again.")
     ] = "",
@@ -271,7 +278,7 @@ def cancel(
 ) -> None:
     """Stop a topology at once, and give up its state and what is pending."""
     if not yes:
-        typer.confirm(f"Cancel topology {name}, and delete its state for good?", abort=True, err=True)
+        confirm(f"Cancel topology {name}, and delete its state for good?")
 
     async def work() -> catalog.TopologyRecord:
         async with ControlClient(address, deadline=timeout) as client:
