@@ -55,7 +55,7 @@ class _Nouns(TyperGroup):
 app = typer.Typer(
     cls=_Nouns,
     name="millwheel",
-    help="Fault-tolerant stream processing: submit topologies, and look at what they do.",
+    help="Fault-tolerant stream processing: run a server, submit topologies, and see what they do.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 unavailable, 5 invalid, 6 conflict,"
@@ -88,7 +88,7 @@ def _connections(
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version, and exit.")
     ] = False,
 ) -> None:
-    """Fault-tolerant stream processing: submit topologies, and look at what they do."""
+    """Fault-tolerant stream processing: run a server, submit topologies, and see what they do."""
     if tls_ca is None and tls_cert is None and tls_key is None:
         return
     if tls_ca is None or tls_cert is None or tls_key is None:
