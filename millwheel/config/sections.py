@@ -1,5 +1,4 @@
-"""Every setting of the daemons, typed, by section. docs/operations.md lists them, and a test holds the two "
-"together."""
+"""Every setting of the daemons, typed, by section. docs/operations.md lists them, and a test holds the two together."""
 
 from __future__ import annotations
 
@@ -228,8 +227,7 @@ class RpcSection:
     listen: str = setting(
         "",
         "host:port to listen on; port 0 takes a free one. Empty: loopback, port 7433 (master), 7434 (authority), "
-        "7450 "
-        "and on (worker processes).",
+        "7450 and on (worker processes).",
         check=optional_address,
         allowed=TAKES_ADDRESS,
     )
