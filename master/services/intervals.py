@@ -82,6 +82,13 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
         """Two intervals instead of one."""
 
         async def work() -> wire.SplitIntervalResponse:
+            if request.HasField("at") and not request.at:
+                raise RequestError(
+                    FailureCode.INVALID_ARGUMENT,
+                    "an interval cannot be split at the empty key: no key is below it",
+                    "name another key, or none to split where the load is halved",
+                    reason="KEY_EMPTY",
+                )
             split = SplitInterval(_name(request.interval), request.at, request.worker_id, request.request_id)
             known = (await self._shell.term()).catalog
             if not request.HasField("at") and reshaping.repeated(known, split) is None:
@@ -108,6 +115,13 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
 
 def _name(name: wire.IntervalName) -> IntervalName:
     key = name.key if name.HasField("key") else None
+    if key == b"":
+        raise RequestError(
+            FailureCode.INVALID_ARGUMENT,
+            "an empty key names no interval",
+            "name the first interval of a computation by its journal, as `millwheel interval list` shows it",
+            reason="KEY_EMPTY",
+        )
     return IntervalName(name.topology, name.computation, name.journal, key)
 
 

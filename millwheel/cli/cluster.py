@@ -16,19 +16,19 @@ from millwheel.rpc.v1 import cluster_pb2 as wire
 
 __all__ = ["app"]
 
-app = typer.Typer(help="The cluster as a whole.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="The health of the cluster as a whole.", no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
 def _verbs() -> None:
-    """The cluster as a whole."""
+    """The health of the cluster as a whole."""
 
 
 @app.command()
 def health(
     output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE
 ) -> None:
-    """Show masters, workers, authority, store and intervals, and what is wrong with them: exit code 1 if anything."""
+    """Show masters, workers, authority, store and intervals, and their problems. Exit code 1 if there are problems."""
 
     async def work() -> wire.GetClusterHealthResponse:
         async with ControlClient(address, deadline=timeout) as client:

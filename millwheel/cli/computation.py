@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.loading import load
 from millwheel.cli.naming import split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
@@ -25,24 +26,32 @@ from millwheel.sdk.errors import did_you_mean
 __all__ = ["added", "app", "removed"]
 
 app = typer.Typer(
-    help="Computations: they come and go while the rest of a topology runs.", no_args_is_help=True, add_completion=False
+    help="Computations: add or remove one while the rest of its topology runs.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 Place = Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.")]
-Include = Annotated[list[str] | None, typer.Option("--include", help="A further module to package. May be repeated.")]
-Wait = Annotated[float, typer.Option(min=0.0, help="Seconds to wait until it is done; 0 returns at once.")]
+Include = Annotated[
+    list[str] | None,
+    typer.Option("--include", help="A further module or package to send along, by name or path. May be repeated."),
+]
+Wait = Annotated[float, typer.Option(min=0.0, help="Seconds to wait until the change is done; 0 returns at once.")]
 
 
 @app.callback()
 def _verbs() -> None:
-    """Computations: they come and go while the rest of a topology runs."""
+    """Computations: add or remove one while the rest of its topology runs."""
 
 
 @app.command()
 def add(
     place: Place,
     target: Annotated[
-        str, typer.Argument(metavar="MODULE:ATTR", help="A topology that has it: package.module:attr or file.py:attr.")
+        str,
+        typer.Argument(
+            metavar="MODULE:ATTR", help="The topology that declares it: package.module:attr or file.py:attr."
+        ),
     ],
     include: Include = None,
     wait: Wait = 0.0,
@@ -50,9 +59,9 @@ def add(
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Add a computation of a topology's new version; the others keep running the code that they have.
+    """Add one computation to a running topology; the others keep the code that they have.
 
-    It gets what comes from now on, and begins without state.
+    It gets the records from now on, and begins without state.
     """
     topology, computation = split_place(place)
     packaged = load(target, include or ())
@@ -70,16 +79,16 @@ def add(
 @app.command()
 def remove(
     place: Place,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     wait: Wait = 0.0,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Remove a computation: it delivers what it had produced; its state and what is due to it are given up."""
+    """Remove one computation. What it had produced is delivered; its state and its pending records are deleted."""
     topology, computation = split_place(place)
     if not yes:
-        typer.confirm(f"Remove computation {place}, and delete its state for good?", abort=True, err=True)
+        confirm(f"Remove computation {place}, and delete its state for good?")
 
     async def work(client: ControlClient) -> catalog.TopologyRecord:
         running = (await client.get_topology(topology)).topology

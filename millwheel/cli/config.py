@@ -15,7 +15,7 @@ from millwheel.sdk.errors import Problem
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Settings of the daemons.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Settings of the daemons: show and check them.", no_args_is_help=True, add_completion=False)
 
 _MASK: Final = "********"
 
@@ -23,7 +23,7 @@ _MASK: Final = "********"
 @app.command("show")
 @with_settings(output=Output)
 def show(configuration: Configuration, output: OutputFormat | None) -> None:
-    """Print every setting, what it is, and where that comes from; secrets are masked."""
+    """Print every setting, its value, and where the value comes from. Secrets are masked."""
     output = output or OutputFormat.TABLE
     rows = [(one, _shown(one, configuration.value(one))) for one in declared(Settings)]
     if output is OutputFormat.TABLE:
@@ -39,7 +39,7 @@ def show(configuration: Configuration, output: OutputFormat | None) -> None:
 @app.command("check")
 @with_settings()
 def check(configuration: Configuration) -> None:
-    """Say everything that is wrong with the settings, and whether the files that they name can be read; or nothing."""
+    """List everything that is wrong with the settings, and files that cannot be read. Exit code 5 if there is any."""
     problems = [
         Problem(f"{name} ({configuration.sources[name]})", message)
         for name, message in unreadable(configuration.settings)

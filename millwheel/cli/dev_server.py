@@ -26,6 +26,7 @@ from millwheel.cli.daemons.pieces import (
 )
 from millwheel.cli.daemons.places import advertised_as, reachable
 from millwheel.client.control import ControlClient
+from millwheel.config.addresses import is_loopback
 from millwheel.coordination.contract import Put
 from millwheel.core.catalog_keys import authority_key
 from millwheel.master.metrics import MasterCollector
@@ -34,6 +35,7 @@ from millwheel.master.services import add_services
 from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import MasterShell
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.identity import process_tls
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
@@ -97,8 +99,10 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
     """A development server, from its first to its last moment; everything it started ends with it."""
     async with AsyncExitStack() as stack:
         server = create_server()
-        bound = bind(server, settings.port, settings.host)
-        address = advertised_as(settings.advertise or reachable(settings.host), bound)
+        host = settings.host.strip("[]")
+        tls = process_tls()
+        bound = bind(server, settings.port, host, tls)
+        address = advertised_as(settings.advertise or reachable(host), bound)
         path = settings.db
         if path is None:
             path = Path(tempfile.mkdtemp(prefix="millwheel-"))
@@ -116,7 +120,10 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         await server.start()
         stack.push_async_callback(server.stop, 0.5)
         if settings.metrics_port is not None:
-            serve_metrics(stack.enter_context(ExitStack()), registry, settings.host, settings.metrics_port)
+            private = is_loopback(host)
+            serve_metrics(
+                stack.enter_context(ExitStack()), registry, host, settings.metrics_port, None if private else tls
+            )
         stack.push_async_callback(cancel, asyncio.create_task(_watch_authority(authority, failed)))
         await worker.start()
         stack.push_async_callback(worker.close)

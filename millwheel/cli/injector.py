@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.client.control import ControlClient
@@ -24,19 +25,21 @@ from millwheel.sdk.errors import did_you_mean
 
 __all__ = ["app", "inject_app"]
 
-app = typer.Typer(help="Injectors: the processes that feed streams.", no_args_is_help=True, add_completion=False)
-inject_app = typer.Typer(help="Feed a stream from outside.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Injectors: the processes that send records into streams.", no_args_is_help=True, add_completion=False
+)
+inject_app = typer.Typer(help="Send records into a stream.", no_args_is_help=True, add_completion=False)
 
 
 @inject_app.callback()
 def _sources() -> None:
-    """Feed a stream from outside."""
+    """Send records into a stream."""
 
 
 @app.command("list")
 def list_injectors(
-    stream: Annotated[str, typer.Argument(help="Only the processes of this stream.")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="Those that were retired, too.")] = False,
+    stream: Annotated[str, typer.Argument(help="A stream's name. Default: all streams.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also those that were retired.")] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
@@ -95,13 +98,13 @@ def _plain(status: injection.InjectorStatus) -> dict[str, Plain]:
 def finish(
     stream: Annotated[str, typer.Argument(help="The stream that it feeds.")],
     process: Annotated[str, typer.Argument(help="The process's name.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Declare that an injector process sends nothing more, so that no low watermark waits for it."""
+    """Declare that an injector process sends nothing more, for good: no low watermark waits for it any longer."""
     asyncio.run(_check_known(stream, process, address))
     if not yes:
-        typer.confirm(f"End injector process {process} of stream {stream}, for good?", abort=True, err=True)
+        confirm(f"End injector process {process} of stream {stream}, for good?")
 
     async def work() -> None:
         async with Injector(address, stream, process=process) as injector:
@@ -128,13 +131,13 @@ async def _check_known(stream: str, process: str, address: str) -> None:
 def retire(
     stream: Annotated[str, typer.Argument(help="The stream that it fed.")],
     process: Annotated[str, typer.Argument(help="The process's name.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Have all that is known of a finished injector process's records forgotten; its name is not free again."""
+    """Free the space that a finished injector process takes in the cluster. Its name cannot be used again."""
     if not yes:
-        typer.confirm(f"Forget the records of injector process {process} of stream {stream}?", abort=True, err=True)
+        confirm(f"Forget the records of injector process {process} of stream {stream}?")
 
     async def work() -> None:
         async with ControlClient(address, deadline=timeout) as client:
@@ -148,7 +151,7 @@ def retire(
 def queries(
     output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE
 ) -> None:
-    """List the queries of batch sources (Spark) with the last batch of each that is in."""
+    """List the queries of batch sources (Spark), each with its last committed batch."""
 
     async def work() -> list[injection.BatchCursor]:
         async with ControlClient(address, deadline=timeout) as client:
@@ -168,15 +171,15 @@ def _plain_cursor(cursor: injection.BatchCursor) -> dict[str, Plain]:
 
 @app.command("retire-query")
 def retire_query(
-    query: Annotated[str, typer.Argument(help="The query, as `millwheel injector queries` names it.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    query: Annotated[str, typer.Argument(help="The query, as `millwheel injector queries` shows it.")],
+    yes: Yes = False,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Have a batch source's cursor and ids forgotten. Only if nobody goes on from its checkpoint, ever."""
+    """Free the space that a batch source's query takes. Only for a query that never goes on from its checkpoint."""
     if not yes:
         question = f"Forget query {query}? Whatever of it came again would be taken for new records."
-        typer.confirm(question, abort=True, err=True)
+        confirm(question)
 
     async def work() -> None:
         async with ControlClient(address, deadline=timeout) as client:

@@ -20,37 +20,48 @@ from millwheel.rpc.v1 import interval_pb2 as wire
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Intervals: which keys are where, and changing it while everything runs.",
+    help="Intervals of keys: which worker has which, and moves, splits and merges while everything runs.",
     no_args_is_help=True,
     add_completion=False,
     epilog="An interval is named by its journal, as `millwheel interval list` shows it, or as TOPOLOGY/COMPUTATION with"
     " --key, any key in it. While one changes hands its records wait for some milliseconds; no state is copied.",
 )
 
+_EMPTY_KEY = (
+    "names no interval (is a variable of a script empty?). Name the first interval by its journal, "
+    "as `millwheel interval list` shows it"
+)
+
 Name = Annotated[
-    str, typer.Argument(metavar="INTERVAL", help="Its journal, or TOPOLOGY/COMPUTATION with --key, any key in it.")
+    str,
+    typer.Argument(
+        metavar="INTERVAL", help="The interval: its journal (see `interval list`), or TOPOLOGY/COMPUTATION and --key."
+    ),
 ]
-Key = Annotated[str | None, typer.Option("--key", help="A key in the interval, as text.")]
+Key = Annotated[str | None, typer.Option("--key", help="Any key in the interval, as text.")]
 RequestId = Annotated[
-    str, typer.Option("--request-id", help="The same id again is the same request, for scripts that try again.")
+    str,
+    typer.Option(
+        "--request-id", help="A name for this request: again under it changes nothing. For scripts that try again."
+    ),
 ]
 
 
 @app.callback()
 def _verbs() -> None:
-    """Intervals: which keys are where, and changing it while everything runs."""
+    """Intervals of keys: which worker has which, and moves, splits and merges while everything runs."""
 
 
 @app.command("list")
 def list_intervals(
     place: Annotated[
-        str, typer.Argument(metavar="[TOPOLOGY[/COMPUTATION]]", help="Whose; default: all, and the streams' logs.")
+        str, typer.Argument(metavar="[TOPOLOGY[/COMPUTATION]]", help="Default: all, and those of the streams' logs.")
     ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """List intervals with their owners and their load, as the owners last told it."""
+    """List intervals with their owners and the load that the owners last reported."""
     topology, computation = split_place(place) if "/" in place else (place, "")
 
     async def work() -> list[wire.IntervalStatus]:
@@ -69,13 +80,15 @@ def list_intervals(
 def move(
     name: Name,
     key: Key = None,
-    to: Annotated[str, typer.Option("--to", help="The worker; default: the least loaded other one.")] = "",
+    to: Annotated[
+        str, typer.Option("--to", help="The worker to give it to. Default: the least loaded other one.")
+    ] = "",
     request_id: RequestId = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Give an interval to another worker."""
+    """Move an interval to another worker."""
     interval = _name(name, key)
 
     async def work(client: ControlClient) -> list[catalog.IntervalRecord]:
@@ -89,15 +102,20 @@ def split(
     name: Name,
     key: Key = None,
     at: Annotated[
-        str | None, typer.Option("--at", help="The first key of the upper half; default: where the load is halved.")
+        str | None, typer.Option("--at", help="The first key of the upper half. Default: the key that halves the load.")
     ] = None,
-    to: Annotated[str, typer.Option("--to", help="The worker for the upper half; default: it stays.")] = "",
+    to: Annotated[str, typer.Option("--to", help="The worker for the upper half. Default: the present one.")] = "",
     request_id: RequestId = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Cut an interval in two at a key."""
+    """Split an interval in two at a key.
+
+    Example: millwheel interval split zeitgeist/window-counter --at m
+    """
+    if at == "":
+        raise typer.BadParameter("an empty key divides nothing: no key is below it", param_hint="--at")
     interval = _name(name, at if key is None and "/" in name else key)
 
     async def work(client: ControlClient) -> list[catalog.IntervalRecord]:
@@ -110,13 +128,16 @@ def split(
 def merge(
     name: Name,
     key: Key = None,
-    to: Annotated[str, typer.Option("--to", help="The worker; default: who owns the interval that is named.")] = "",
+    to: Annotated[
+        str,
+        typer.Option("--to", help="The worker for the merged interval. Default: the owner of the one that is named."),
+    ] = "",
     request_id: RequestId = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Make one of an interval and the next."""
+    """Merge an interval with the next one."""
     interval = _name(name, key)
 
     async def work(client: ControlClient) -> list[catalog.IntervalRecord]:
@@ -127,6 +148,8 @@ def merge(
 
 def _name(name: str, key: str | None) -> wire.IntervalName:
     """What the command line names: there is no slash in a journal's name."""
+    if key == "":
+        raise typer.BadParameter(f"an empty key {_EMPTY_KEY}", param_hint="--key")
     if "/" not in name:
         if key is not None:
             raise typer.BadParameter(f"{name!r} names an interval already: leave --key out", param_hint="--key")

@@ -26,23 +26,28 @@ from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceStub
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Keys: what a computation keeps for them.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Keys: the state and timers that a computation has for one.", no_args_is_help=True, add_completion=False
+)
 
 
 @app.callback()
 def _verbs() -> None:
-    """Keys: what a computation keeps for them."""
+    """Keys: the state and timers that a computation has for one."""
 
 
 @app.command()
 def inspect(
-    place: Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="Whose key.")],
+    place: Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.")],
     key: Annotated[str, typer.Argument(help="The key, as text.")],
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Show a key's state, timers, hold and what is pending, as its interval's owner has it."""
+    """Show a key's state, timers, hold and pending records, as the worker that owns it has them.
+
+    Example: millwheel key inspect zeitgeist/window-counter "cat videos"
+    """
     topology, computation = split_place(place)
     found = asyncio.run(_inspect(topology, computation, key, address, timeout))
     if output is not OutputFormat.TABLE:

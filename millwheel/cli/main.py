@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from millwheel.cli.failing import exit_code_of, explain
+from millwheel.cli.failing import exit_code_of, explain, output_of
+from millwheel.cli.output import OutputFormat
 from millwheel.rpc.identity import ENVIRONMENT, TlsFiles, use_tls
 from millwheel.rpc.polling import poll_without_threads
 
@@ -54,24 +55,40 @@ class _Nouns(TyperGroup):
 app = typer.Typer(
     cls=_Nouns,
     name="millwheel",
-    help="Fault-tolerant stream processing: submit topologies, and look at what they do.",
+    help="Fault-tolerant stream processing: run a server, submit topologies, and see what they do.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 unavailable, 5 invalid, 6 conflict.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 unavailable, 5 invalid, 6 conflict,"
+    " 130 interrupted. With -o json an error is a JSON object on stderr.",
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        # Imported where it is needed, as all commands are.
+        from millwheel.cli.version import print_version
+
+        print_version(output_of(sys.argv[1:]))
+        raise typer.Exit
 
 
 @app.callback()
 def _connections(
     tls_ca: Annotated[
-        Path | None, typer.Option(help=f"PEM file: who signed the cluster's certificates [{ENVIRONMENT[0]}].")
+        Path | None,
+        typer.Option(help=f"PEM file with the CA that signed the cluster's certificates [{ENVIRONMENT[0]}]."),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(help=f"PEM file: the certificate that is shown [{ENVIRONMENT[1]}].")
+        Path | None, typer.Option(help=f"PEM file with the certificate of this process [{ENVIRONMENT[1]}].")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help=f"PEM file: its key [{ENVIRONMENT[2]}].")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help=f"PEM file with the key of that certificate [{ENVIRONMENT[2]}].")
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version, and exit.")
+    ] = False,
 ) -> None:
-    """Fault-tolerant stream processing: submit topologies, and look at what they do."""
+    """Fault-tolerant stream processing: run a server, submit topologies, and see what they do."""
     if tls_ca is None and tls_cert is None and tls_key is None:
         return
     if tls_ca is None or tls_cert is None or tls_key is None:
@@ -82,8 +99,11 @@ def _connections(
 def main() -> None:
     """Run the command line, and exit with its code."""
     poll_without_threads()
+    output = output_of(sys.argv[1:])
     try:
-        app()
+        # In tables' mode typer itself shows what is wrong with a command line.
+        code = app(standalone_mode=output is OutputFormat.TABLE)
     except (Exception, KeyboardInterrupt) as error:
-        explain(error)
+        explain(error, output)
         sys.exit(exit_code_of(error))
+    sys.exit(code)

@@ -9,7 +9,7 @@ import typer
 from millwheel.cli.output import OutputFormat
 from millwheel.client.control import DEFAULT_ADDRESS
 
-__all__ = ["DEFAULT_ADDRESS", "Address", "Output", "Timeout"]
+__all__ = ["DEFAULT_ADDRESS", "DEFAULT_PATIENCE", "Address", "Output", "Patience", "Timeout"]
 
 _CONNECTION: Final = "Connection"
 
@@ -18,7 +18,7 @@ Address = Annotated[
     typer.Option(
         "--address",
         envvar="MILLWHEEL_ADDRESS",
-        help="host:port of a master; several with commas.",
+        help="A master, as host or host:port; of several masters, all with commas between.",
         rich_help_panel=_CONNECTION,
     ),
 ]
@@ -26,9 +26,27 @@ Address = Annotated[
 
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", min=0.001, help="Seconds that one call may take.", rich_help_panel=_CONNECTION),
+    typer.Option(
+        "--timeout",
+        min=0.001,
+        help="The most seconds that one call to the server may take.",
+        rich_help_panel=_CONNECTION,
+    ),
 ]
 """The deadline of each call, in seconds."""
 
-Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="How the answer is printed.")]
+DEFAULT_PATIENCE: Final = 10.0
+
+Patience = Annotated[
+    float,
+    typer.Option(
+        "--patience",
+        min=0.0,
+        help="Seconds to wait for a server that is still starting; 0 fails at once.",
+        rich_help_panel=_CONNECTION,
+    ),
+]
+"""How long a command waits for a server that cannot be reached, in seconds."""
+
+Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="How the answer, or an error, is printed.")]
 """table for people; json and yaml for programs, whose fields stay as they are."""

@@ -20,10 +20,16 @@ from millwheel.config import Configuration
 __all__ = ["authority_app", "master_app", "worker_app"]
 
 master_app = typer.Typer(
-    help="Masters: they own topologies and say who owns which keys.", no_args_is_help=True, add_completion=False
+    help="Daemon of a cluster: a master, which has the topologies and gives keys to workers.",
+    no_args_is_help=True,
+    add_completion=False,
 )
-authority_app = typer.Typer(help="The low watermark authority.", no_args_is_help=True, add_completion=False)
-worker_app = typer.Typer(help="Workers: they run computations.", no_args_is_help=True, add_completion=False)
+authority_app = typer.Typer(
+    help="Daemon of a cluster: a low watermark authority.", no_args_is_help=True, add_completion=False
+)
+worker_app = typer.Typer(
+    help="Daemon of a cluster: a worker, which runs computations.", no_args_is_help=True, add_completion=False
+)
 
 _SHARED: Final = ("coordinator", "store", "rpc", "metrics", "logging")
 _MARGIN: Final = 5.0
@@ -40,7 +46,7 @@ def _nouns() -> None:
 @master_app.command("run")
 @with_settings(("cluster", "master", *_SHARED))
 def run_master(configuration: Configuration) -> None:
-    """Run one replica of the master, until it is told to stop."""
+    """Run a master, until SIGTERM or Ctrl-C. A cluster has two or more: one leads, the others stand by."""
     from millwheel.cli.daemons.frame import run_daemon
     from millwheel.cli.daemons.master import MASTER
 
@@ -51,7 +57,7 @@ def run_master(configuration: Configuration) -> None:
 @authority_app.command("run")
 @with_settings(("cluster", "authority", *_SHARED))
 def run_authority(configuration: Configuration) -> None:
-    """Run a candidate for the authority's shards, until it is told to stop."""
+    """Run a low watermark authority, until SIGTERM or Ctrl-C. A cluster has two or more, which share the shards."""
     from millwheel.cli.daemons.authority import AUTHORITY
     from millwheel.cli.daemons.frame import run_daemon
 
@@ -62,7 +68,7 @@ def run_authority(configuration: Configuration) -> None:
 @worker_app.command("run")
 @with_settings(("cluster", "worker", *_SHARED), process=_Hidden, parent=_Hidden)
 def run_worker(configuration: Configuration, process: int | None, parent: int | None) -> None:
-    """Run a worker, of one process or several (worker.processes), until it is told to stop."""
+    """Run a worker, of one process or several (--worker-processes), until SIGTERM or Ctrl-C."""
     from millwheel.cli.daemons.frame import run_daemon
     from millwheel.cli.daemons.worker import WORKER
 

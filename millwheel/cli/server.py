@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 import uvloop
 
+from millwheel.config.addresses import is_loopback
+from millwheel.rpc.addresses import DEFAULT_PORT
+from millwheel.rpc.identity import process_tls
+
 if TYPE_CHECKING:
     from millwheel.cli.dev_server import DevServer, DevSettings
 
-__all__ = ["app"]
+__all__ = ["app", "refuse_exposure"]
 
-app = typer.Typer(help="Servers: run one.", no_args_is_help=True, add_completion=False)
+LOOPBACK: Final = "127.0.0.1"
+
+app = typer.Typer(
+    help="A server for development: a whole cluster in one process.", no_args_is_help=True, add_completion=False
+)
 
 
 class LogLevel(StrEnum):
@@ -31,34 +38,56 @@ class LogLevel(StrEnum):
 
 @app.callback()
 def _nouns() -> None:
-    """Servers: run one."""
+    """A server for development: a whole cluster in one process."""
 
 
 @app.command("start-dev")
 def start_dev(
-    db: Annotated[Path | None, typer.Option(help="Where everything is kept; by default a temporary directory.")] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on; loopback unless told otherwise.")] = (
-        "127.0.0.1"
+    db: Annotated[
+        Path | None,
+        typer.Option(help="The directory for all data; made where it is missing. Default: a temporary one."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 is every address of this machine.")] = (
+        LOOPBACK
     ),
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Listen beyond this machine without TLS. Everybody who reaches the port can then do anything, and "
+            "run code on this machine.",
+        ),
+    ] = False,
     advertise: Annotated[
         str,
         typer.Option(
             metavar="HOST[:PORT]",
-            help="What clients are told to connect to; by default the address that it listens on, or, where that is "
-            "every one (0.0.0.0), this machine's in its network.",
+            help="The address that clients are given. Default: --host, or with 0.0.0.0 this machine's address in its "
+            "network.",
         ),
     ] = "",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port to listen on; 0 takes a free one.")] = 7433,
-    metrics_port: Annotated[int | None, typer.Option(min=1, max=65_535, help="Serve Prometheus metrics here.")] = None,
-    intervals: Annotated[int, typer.Option(min=1, max=1_000, help="Key intervals of each computation.")] = 1,
-    cache_mib: Annotated[int, typer.Option(min=1, help="MiB of memory for the cached states of each interval.")] = 256,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="The port to listen on; 0 takes a free one.")
+    ] = DEFAULT_PORT,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="Serve Prometheus metrics on this port. Default: none.")
+    ] = None,
+    intervals: Annotated[
+        int, typer.Option(min=1, max=1_000, help="Key intervals that each new computation begins with.")
+    ] = 1,
+    cache_mib: Annotated[int, typer.Option(min=1, help="Memory for the cached states of each interval, in MiB.")] = 256,
     check_values: Annotated[
         bool,
         typer.Option(help="Fail a hook whose production or state could not be read again as its declared type."),
     ] = True,
-    log_level: Annotated[LogLevel, typer.Option(help="What is logged to stderr.")] = LogLevel.WARNING,
+    log_level: Annotated[LogLevel, typer.Option(help="The least level that is logged, to stderr.")] = LogLevel.WARNING,
 ) -> None:
-    """Run every role in one process, on an embedded database, until interrupted."""
+    """Run a whole cluster in one process, with its data in a directory, until Ctrl-C.
+
+    Ctrl-C or SIGTERM ends it with exit code 0; the second one ends it at once. Beyond this machine it listens with
+    TLS (`millwheel --tls-ca ... --tls-cert ... --tls-key ... server start-dev`), or with --insecure.
+    """
+    refuse_exposure(host, insecure)
     # Imported when a server is run: no other command waits for all that it is made of.
     from millwheel.cli.dev_server import DevSettings
 
@@ -67,13 +96,24 @@ def start_dev(
     uvloop.run(_serve(settings))
 
 
+def refuse_exposure(host: str, insecure: bool) -> None:
+    """A usage error if others can reach ``host``, there is no TLS, and the user has not said that this is wanted."""
+    if insecure or is_loopback(host.strip("[]")) or process_tls() is not None:
+        return
+    raise typer.BadParameter(
+        f"{host} is not loopback, and there is no TLS: everybody who reaches the port could do anything, and run code "
+        "on this machine. Name the files --tls-ca, --tls-cert and --tls-key (before `server`), or, in a network that "
+        "you trust, add --insecure",
+        param_hint="--host",
+    )
+
+
 async def _serve(settings: DevSettings) -> None:
+    from millwheel.cli.daemons.frame import stop_on_signals
     from millwheel.cli.dev_server import serve
 
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop_on_signals(stop)
 
     def started(server: DevServer) -> None:
         kept = "temporary, gone with the server" if settings.db is None else "kept"

@@ -57,8 +57,18 @@ def _parameter(name: str, setting: Setting) -> Parameter:
     """A flag is text like the environment's: one parser for both, and one message if it is wrong."""
     option = typer.Option(
         flag_name(setting),
-        help=f"{setting.meaning} [{environment_name(setting)}]",
+        help=f"{setting.meaning}{_default(setting)} [{environment_name(setting)}]",
         show_default=False,
         rich_help_panel=setting.section.capitalize(),
     )
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
+
+
+def _default(setting: Setting) -> str:
+    """The default as a user writes it; nothing where it is empty, for then the meaning says what holds."""
+    value = setting.default
+    if value is None or value in ("", ()):
+        return ""
+    if isinstance(value, bool):
+        value = str(value).lower()
+    return f" Default: {','.join(value) if isinstance(value, tuple) else value}."

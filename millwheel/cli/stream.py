@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
+from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table, to_yaml
 from millwheel.client.control import ControlClient
@@ -24,9 +25,11 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 __all__ = ["app", "show_value"]
 
 app = typer.Typer(
-    help="Streams: their records, and the cursors that keep them.", no_args_is_help=True, add_completion=False
+    help="Streams: print their records; list and delete the cursors of their readers.",
+    no_args_is_help=True,
+    add_completion=False,
 )
-cursors = typer.Typer(help="Durable cursors: what each subscriber has acknowledged.", no_args_is_help=True)
+cursors = typer.Typer(help="Durable cursors: how far each reader of a stream has come.", no_args_is_help=True)
 app.add_typer(cursors, name="cursors")
 
 Stream = Annotated[str, typer.Argument(help="The stream's name.")]
@@ -47,19 +50,29 @@ class Begin(StrEnum):
 def tail(
     stream: Stream,
     cursor: Annotated[
-        str, typer.Option(help="A durable cursor: what is printed is acknowledged, and never printed again.")
+        str,
+        typer.Option(help="A durable cursor's name: what was printed under it is not printed again. Default: none."),
     ] = "",
     begin: Annotated[
         Begin | None,
-        typer.Option("--from", help="Where to begin; default: now, and a new cursor at the oldest record kept."),
+        typer.Option("--from", help="Where to begin. Default: now; a new cursor begins at the oldest record kept."),
     ] = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Stop after so many records; 0: never.")] = 0,
-    until_end: Annotated[bool, typer.Option("--until-end", help="Stop when the stream has ended.")] = False,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=0, help="Stop after so many records; 0 goes on until Ctrl-C.")
+    ] = 0,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Stop when the stream has ended: when all its injectors have finished.")
+    ] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to look for a log that is away.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds to look for the stream while the cluster cannot be reached.")
+    ] = 60.0,
 ) -> None:
-    """Print a stream's records as they come: with -o json one object a line."""
+    """Print a stream's records as they come, until Ctrl-C. With -o json each is an object on a line of its own.
+
+    Example: millwheel stream tail windows --from oldest -n 10
+    """
     start = None if begin is None else From[begin.name]
     subscription = Subscription(
         stream, cursor=cursor, start=start, address=address, until_end=until_end, patience=timeout
@@ -136,7 +149,7 @@ def list_(
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """List a stream's durable cursors, and how far behind each is."""
+    """List a stream's durable cursors, and how many records each is behind."""
 
     async def work() -> list[dict[str, Any]]:
         async with ControlClient(address, deadline=timeout) as client:
@@ -157,13 +170,13 @@ def list_(
 def delete(
     stream: Stream,
     cursor: Annotated[str, typer.Argument(help="The cursor's name.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Forget a durable cursor: what only it has kept goes."""
+    """Delete a durable cursor. Records that were kept for it alone are deleted, too."""
     if not yes:
-        typer.confirm(f"Delete cursor {cursor} of stream {stream} for good?", abort=True, err=True)
+        confirm(f"Delete cursor {cursor} of stream {stream} for good?")
 
     async def work() -> None:
         async with ControlClient(address, deadline=timeout) as client:

@@ -10,11 +10,13 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.failing import ExitCode
 from millwheel.cli.graph import to_dot, to_mermaid, to_text
 from millwheel.cli.loading import load
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE, Address, Output, Patience, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
+from millwheel.cli.reaching import patient_client
 from millwheel.cli.records import describe_topology, state_name, summarize_topology
 from millwheel.client.control import ControlClient
 from millwheel.rpc.channel import DEFAULT_DEADLINE
@@ -26,14 +28,17 @@ from millwheel.sdk.errors import Problem, TopologyError
 
 __all__ = ["app", "wait_for_update"]
 
-app = typer.Typer(help="Topologies: from submission to their end.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Topologies: submit, look at, change and end them.", no_args_is_help=True, add_completion=False)
 
 _POLL_SECONDS = 0.5
 
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:ATTR", help="The topology: package.module:attr or file.py:attr.")
 ]
-Include = Annotated[list[str] | None, typer.Option("--include", help="A further module to package. May be repeated.")]
+Include = Annotated[
+    list[str] | None,
+    typer.Option("--include", help="A further module or package to send along, by name or path. May be repeated."),
+]
 Name = Annotated[str, typer.Argument(help="The topology's name.")]
 
 
@@ -50,18 +55,25 @@ def submit(
     target: Target,
     include: Include = None,
     request_id: Annotated[
-        str, typer.Option(help="The same id again is the same submission, for scripts that try again.")
+        str,
+        typer.Option(
+            help="A name for this request: submitting again under it changes nothing. For scripts that try again."
+        ),
     ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
+    patience: Patience = DEFAULT_PATIENCE,
 ) -> None:
-    """Package a topology's code, send both to a cluster, and run it."""
+    """Package a topology's code, send both to a cluster, and run it.
+
+    Example: millwheel topology submit zeitgeist.py:zeitgeist
+    """
     packaged = load(target, include or ())
     spec = packaged.spec()
 
     async def work() -> catalog.TopologyRecord:
-        async with ControlClient(address, deadline=timeout) as client:
+        async with patient_client(address, timeout, patience) as client:
             await client.upload_package(packaged.package.digest, packaged.package.data)
             return await client.submit(spec, request_id)
 
@@ -76,26 +88,32 @@ def update(
         float, typer.Option(min=0.0, help="Seconds to wait until all owners run the new version; 0 returns at once.")
     ] = 0.0,
     expected_version: Annotated[
-        int, typer.Option(min=0, help="Refuse if the topology has another version by now; 0: whatever it has.")
+        int, typer.Option(min=0, help="Refuse the update unless the topology has this version now; 0: any version.")
     ] = 0,
     request_id: Annotated[
-        str, typer.Option(help="The same id again is the same update, for scripts that try again.")
+        str,
+        typer.Option(
+            help="A name for this request: updating again under it changes nothing. For scripts that try again."
+        ),
     ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
+    patience: Patience = DEFAULT_PATIENCE,
 ) -> None:
-    """Make a running topology a new version of itself, while the rest runs on.
+    """Replace a running topology by a new version, without stopping it.
 
-    Computations that stay keep their state; one whose state's type has changed must say how old states are read, by
-    state_version and migrate. New ones begin with what comes from now on. Removed ones deliver what they had produced,
-    and their state is given up.
+    Computations that stay keep their state. One whose state has another type must say how to read old states
+    (state_version and migrate). New computations get the records from now on. Removed ones deliver what they had
+    produced; their state is deleted.
+
+    Example: millwheel topology update zeitgeist.py:zeitgeist --wait 60
     """
     packaged = load(target, include or ())
     spec = packaged.spec()
 
     async def work() -> catalog.TopologyRecord:
-        async with ControlClient(address, deadline=timeout) as client:
+        async with patient_client(address, timeout, patience) as client:
             await client.upload_package(packaged.package.digest, packaged.package.data)
             record = await client.update(spec, request_id, expected_version)
             return await wait_for_update(client, record, wait) if wait else record
@@ -125,15 +143,18 @@ async def wait_for_update(client: ControlClient, record: catalog.TopologyRecord,
 def validate(
     target: Target,
     include: Include = None,
-    remote: Annotated[bool, typer.Option("--remote", help="Check against what runs in the cluster, too.")] = False,
+    remote: Annotated[
+        bool, typer.Option("--remote", help="Check it against what runs in the cluster, too; else no server is needed.")
+    ] = False,
     as_update: Annotated[
-        bool, typer.Option("--update", help="Check it as a new version of the one that runs in the cluster.")
+        bool,
+        typer.Option("--update", help="Check it as an update of the topology of this name that runs in the cluster."),
     ] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Show everything wrong with a topology; nothing runs. Exit code 5 if there is anything."""
+    """Check a topology, and list all its problems. Nothing is run. Exit code 5 if there are problems."""
     packaged = load(target, include or ())
     problems = packaged.topology.validate()
     if not problems and (remote or as_update):
@@ -183,13 +204,13 @@ def describe(
 @app.command()
 def graph(
     topology: Annotated[
-        str, typer.Argument(help="A topology's name in the cluster, or MODULE:ATTR of one that is not.")
+        str, typer.Argument(help="A topology's name in the cluster; or MODULE:ATTR, which needs no server.")
     ],
     output: Annotated[GraphFormat, typer.Option("--output", "-o", help="How it is drawn.")] = GraphFormat.TEXT,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Draw a topology: as a text tree, for Graphviz (dot) or for Mermaid."""
+    """Draw a topology: as a tree of text, for Graphviz (dot) or for Mermaid."""
     is_code = ":" in topology
     spec = load(topology).spec() if is_code else asyncio.run(_get(topology, address, timeout)).topology.spec
     draw = {GraphFormat.TEXT: to_text, GraphFormat.DOT: to_dot, GraphFormat.MERMAID: to_mermaid}[output]
@@ -203,7 +224,7 @@ def pause(
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Stop a topology's processing; state, timers and everything pending are kept until it is resumed."""
+    """Stop processing, for minutes: state, timers and pending records are kept until `resume`."""
 
     async def work() -> catalog.TopologyRecord:
         async with ControlClient(address, deadline=timeout) as client:
@@ -231,12 +252,14 @@ def resume(
 @app.command()
 def drain(
     name: Name,
-    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for its end; 0 returns at once.")] = 0.0,
+    wait: Annotated[
+        float, typer.Option(min=0.0, help="Seconds to wait until it has drained; 0 returns at once.")
+    ] = 0.0,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Have a topology take no more injections and run out. Its state is kept."""
+    """Take no more injected records, and end when the pending ones are processed. The state is kept."""
     _print_record(asyncio.run(_drain(name, wait, address, timeout)), output)
 
 
@@ -261,17 +284,20 @@ async def _drain(name: str, wait: float, address: str, timeout: float) -> catalo
 @app.command()
 def cancel(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     request_id: Annotated[
-        str, typer.Option(help="The same id again ends nothing that has the name since, for scripts that try again.")
+        str,
+        typer.Option(
+            help="A name for this request: again under it a newer topology is left alone. For scripts that try again."
+        ),
     ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Stop a topology at once, and give up its state and what is pending."""
+    """Stop a topology at once, and delete its state and its pending records."""
     if not yes:
-        typer.confirm(f"Cancel topology {name}, and delete its state for good?", abort=True, err=True)
+        confirm(f"Cancel topology {name}, and delete its state for good?")
 
     async def work() -> catalog.TopologyRecord:
         async with ControlClient(address, deadline=timeout) as client:

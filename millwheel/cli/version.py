@@ -10,7 +10,7 @@ import typer
 from millwheel.cli.options import Output
 from millwheel.cli.output import OutputFormat, print_plain
 
-__all__ = ["app"]
+__all__ = ["app", "print_version"]
 
 app = typer.Typer(add_completion=False)
 
@@ -18,6 +18,11 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def version(output: Output = OutputFormat.TABLE) -> None:
     """Show the version of millwheel, and what it runs on."""
+    print_version(output)
+
+
+def print_version(output: OutputFormat) -> None:
+    """Print the version of millwheel, Python, gRPC and the system."""
     found = {
         "millwheel": metadata.version("openmillwheel"),
         "python": platform.python_version(),

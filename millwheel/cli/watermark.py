@@ -26,22 +26,26 @@ from millwheel.rpc.watermarks import WatermarkReport
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Low watermarks: how far time is, and what holds it back.", no_args_is_help=True, add_completion=False
+    help="Low watermarks: up to which time data is complete, and what holds it back.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 
 @app.command()
 def show(
-    topology: Annotated[str, typer.Argument(help="A topology's name; all of them by default.")] = "",
+    topology: Annotated[str, typer.Argument(help="A topology's name. Default: all topologies.")] = "",
     percentile: Annotated[
         float | None,
-        typer.Option(help="Show how far time is, too, for so many percent of what is at work, say 99: heuristic."),
+        typer.Option(
+            help="Also show an estimate that leaves stragglers out: with 99, the time that 99 % of the work has passed."
+        ),
     ] = None,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Show the low watermark of every source and computation, its lag behind the clock, and what holds it."""
+    """Show the low watermark of every source and computation, how far it is behind the clock, and what holds it."""
     if percentile is not None:
         try:
             basis_points(percentile)
@@ -130,12 +134,12 @@ def _seconds(lag: float | None) -> str:
 
 @app.command()
 def explain(
-    place: Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="Whose low watermark.")],
+    place: Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.")],
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
-    """Follow what holds a low watermark upstream, to its root: the interval, record, timer or injector process."""
+    """Say what holds a low watermark back: the interval, record, timer or injector process at the root of it."""
     topology, computation = split_place(place)
     found, cause = asyncio.run(_explain(topology, computation, address, timeout))
     if output is not OutputFormat.TABLE:

@@ -17,6 +17,7 @@ from uuid import uuid4
 import grpc
 
 from millwheel.client.routing_view import RoutingView
+from millwheel.rpc.addresses import DEFAULT_PORT, server_addresses
 from millwheel.rpc.channel import DEFAULT_DEADLINE, RETRYABLE, Backoff, open_channel, retrying
 from millwheel.rpc.errors import calling, ended_unheard
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
@@ -36,7 +37,7 @@ from millwheel.sdk.errors import Problem
 
 __all__ = ["DEFAULT_ADDRESS", "ControlClient"]
 
-DEFAULT_ADDRESS: Final = "127.0.0.1:7433"
+DEFAULT_ADDRESS: Final = f"127.0.0.1:{DEFAULT_PORT}"
 """Where ``millwheel server start-dev`` listens unless it is told otherwise."""
 
 _CHUNK_BYTES: Final = 512 << 10
@@ -48,8 +49,8 @@ Answer = TypeVar("Answer")
 class ControlClient:
     """A client of the master; use it as ``async with``.
 
-    ``address``: host:port of a replica, or of several with commas between: one of them has to be there, and whoever
-    of them stands by names the leader.
+    ``address``: host or host:port of a replica, or of several with commas between them. One of them has to be there;
+    a replica that stands by names the leader. Without a port it is 7433. RequestError if it is no address.
 
     ``patience``: for how many seconds a call that fails in passing (no leader, no connection) is tried again;
     0 fails at once. What changes topologies or intervals carries a request id, so that trying again repeats nothing;
@@ -59,8 +60,10 @@ class ControlClient:
     def __init__(
         self, address: str = DEFAULT_ADDRESS, *, deadline: float = DEFAULT_DEADLINE, patience: float = 0.0
     ) -> None:
-        self._homes = [one.strip() for one in address.split(",") if one.strip()] or [DEFAULT_ADDRESS]
+        self._homes = server_addresses(address) or [DEFAULT_ADDRESS]
         self.address = self._homes[0]
+        self.failure: RequestError | None = None
+        """Why the last call failed; None if it did not. A caller that waits shows it."""
         self._deadline = deadline
         self._patience = patience
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -72,6 +75,11 @@ class ControlClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def awaited(self) -> str:
+        """What a program waits for that calls this client, in words: the cluster, and why the last call failed."""
+        why = "" if self.failure is None else f": {self.failure.message}"
+        return f"the cluster at {', '.join(self._homes)}{why}"
 
     async def close(self) -> None:
         """Close the connections."""
@@ -355,8 +363,14 @@ class ControlClient:
         """Call; where another replica leads, call there."""
 
         async def once() -> Answer:
-            async with calling(self.address):
-                return await call()
+            try:
+                async with calling(self.address):
+                    answer = await call()
+            except RequestError as error:
+                self.failure = error
+                raise
+            self.failure = None
+            return answer
 
         async def following() -> Answer:
             # Every replica that is known, and the leader that one of them names.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,8 +20,11 @@ from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
+from millwheel.rpc.waiting import wait_notices
 
 __all__ = ["SILENCE", "CursorStatus", "LogLink", "delete_cursor", "list_cursors"]
+
+log = logging.getLogger("millwheel.client")
 
 SILENCE: Final = 3.0
 """Seconds without a response, after which the master is asked whether the log is still where the call goes: an owner
@@ -45,6 +49,8 @@ class LogLink:
         """Since when the present reader has heard nothing; None while nobody reads."""
         self._has_moved = False
         """Whether that is why the call was cancelled."""
+        self._failure: RequestError | None = None
+        """Why the last call ended."""
 
     async def close(self) -> None:
         """Hang up."""
@@ -77,20 +83,46 @@ class LogLink:
                 raise
 
     async def read(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
-        """The next response, of a new call if need be, which begins with what ``opening`` returns."""
-        loop = asyncio.get_running_loop()
-        failures, since = 0, 0.0
-        while True:
+        """The next response, of a new call if need be, which begins with what ``opening`` returns.
+
+        A reader that waits for the log, and not for records, says so in the program's log.
+        """
+        failure: RequestError | None = None
+        if self._call is not None:
             try:
                 return await self._read_once(opening)
             except RequestError as error:
+                failure = error
+        self._failure = failure
+        with wait_notices(self._notice, log.warning):
+            return await self._read_again(opening)
+
+    def _notice(self, seconds: float) -> str:
+        awaited = self._control.awaited()
+        if self._control.failure is None and self._failure is not None:
+            awaited = f"a worker to serve it: {self._failure.message}"
+        return (
+            f"the subscription of stream {self._stream!r} has waited {seconds:.0f} s, {self._patience:g} s at most, "
+            f"for {awaited}"
+        )
+
+    async def _read_again(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
+        """The first response of a new call, which is opened again while it fails and patience lasts."""
+        loop = asyncio.get_running_loop()
+        failures, since = 0, 0.0
+        while True:
+            if self._failure is not None:
                 await self._hang_up()
                 since = loop.time() if failures == 0 else since
                 failures += 1
                 delay = self._backoff.delay(failures, random.random())
-                if not _passes(error) or loop.time() + delay > since + self._patience:
-                    raise
-            await asyncio.sleep(delay)
+                if not _passes(self._failure) or loop.time() + delay > since + self._patience:
+                    raise self._failure
+                await asyncio.sleep(delay)
+            try:
+                return await self._read_once(opening)
+            except RequestError as error:
+                self._failure = error
 
     async def _read_once(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> wire.SubscribeResponse:
         before = _cancellations()

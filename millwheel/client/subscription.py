@@ -74,12 +74,13 @@ class Subscription:
         start: where a cursor that does not exist yet begins, or a tail; by default at the oldest record, or now.
         record_type: what values are decoded as, by the SDK's codecs; None leaves them bytes.
         decode: the same by a function of one's own.
-        address: the master's.
+        address: a master's, as host or host:port; of several, all with commas between them.
         window: records sent beyond the last ACK, at most; 0 takes the log's default. For cursors.
         auto_ack: ACK a batch when the next is asked for.
         until_end: end the iteration when the stream has ended and everything was delivered.
         watermarks: also deliver batches without records, when only the watermark moved.
-        patience: seconds for which a log that cannot be reached is looked for.
+        patience: seconds for which a log that cannot be reached is looked for. While it lasts, the logger
+            ``millwheel.client`` says what is waited for: after 3 seconds, then every 30.
 
     Iteration raises RequestError for what does not pass by itself: an unknown stream, a cursor that another
     subscriber has taken over (reason ``CURSOR_TAKEN_OVER``) or that was deleted.

@@ -45,7 +45,7 @@ class ClusterSection:
 
     authority_shards: int = setting(
         2,
-        "Shards of the low watermark authority. Counts when the cluster starts for the first time, and stays.",
+        "Number of shards of the low watermark authority. It is fixed when the cluster starts for the first time.",
         check=at_least(1, 1_000),
         allowed="a whole number from 1 to 1000",
     )
@@ -68,12 +68,15 @@ class CoordinatorSection:
     tls_cert: Path | None = setting(None, "PEM file of the certificate that etcd is shown.")
     tls_key: Path | None = setting(None, "PEM file of that certificate's key.")
     timeout_seconds: float = setting(
-        5.0, "How long one call to etcd may take.", check=at_least(0.1, 600), allowed="a number from 0.1 to 600"
+        5.0,
+        "The most seconds that one call to etcd may take.",
+        check=at_least(0.1, 600),
+        allowed="a number from 0.1 to 600",
     )
     history_seconds: float = setting(
         300.0,
-        "For so long etcd keeps what was changed, and a watch that is cut off misses nothing; older revisions are "
-        "compacted by the daemons. 0: somebody else compacts (etcd's --auto-compaction-retention), or space runs out.",
+        "Seconds of changes that etcd keeps, so that a watch that was cut off misses nothing. The daemons compact "
+        "what is older. 0: they do not; set etcd's --auto-compaction-retention, or space runs out.",
         check=at_least(0, 86_400),
         allowed="a number from 0 to 86400",
     )
@@ -99,12 +102,12 @@ class StoreSection:
     )
     write_consistency: Literal["quorum", "each_quorum", "all"] = setting(
         "quorum",
-        "Replicas that have a write before it counts: a quorum of all; a quorum in each data centre, so that one may "
-        "be lost, and nothing with it; or all. Reads are at QUORUM and conditions at SERIAL, always.",
+        "Replicas that must have a write before it counts: a quorum of all; a quorum in each data centre, so that "
+        "one centre may be lost; or all. Reads are always at QUORUM, conditions at SERIAL.",
     )
     concurrent_writes: int = setting(
         16,
-        "Requests of one process that are under way at once, commits aside, which never wait for others.",
+        "The most requests of one process at a time. Commits do not count, and never wait for others.",
         check=at_least(1, 1_000),
         allowed="a whole number from 1 to 1000",
     )
@@ -123,7 +126,7 @@ class StoreSection:
     tls_key: Path | None = setting(None, "PEM file of that certificate's key.")
     timeout_seconds: float = setting(
         10.0,
-        "How long one request may take.",
+        "The most seconds that one request may take.",
         check=at_least(0.1, 600),
         allowed="a number from 0.1 to 600",
     )
@@ -136,7 +139,7 @@ class MasterSection:
 
     lease_seconds: float = setting(
         3.0,
-        "So long after a leader has vanished, a standby leads.",
+        "Seconds after which a standby leads when the leader has vanished.",
         check=at_least(1, 600),
         allowed="a number from 1 to 600",
     )
@@ -146,9 +149,7 @@ class MasterSection:
         check=at_least(1, 10_000),
         allowed="a whole number from 1 to 10000",
     )
-    balance: bool = setting(
-        True, "Move, split and merge intervals by their load; without it only on an operator's word."
-    )
+    balance: bool = setting(True, "Move, split and merge intervals by their load. false: only by command.")
     imbalance: float = setting(
         0.25,
         "Cores by which the loads of two worker processes may differ before intervals are moved.",
@@ -163,7 +164,7 @@ class MasterSection:
     )
     cool_down_seconds: float = setting(
         30.0,
-        "So long an interval that was just moved, split or merged is left alone.",
+        "Seconds for which balancing leaves an interval alone that was just moved, split or merged.",
         check=at_least(0, 86_400),
         allowed="a number from 0 to 86400",
     )
@@ -185,18 +186,19 @@ class WorkerSection:
     )
     lease_seconds: float = setting(
         5.0,
-        "So long after a process has vanished, its intervals go to others.",
+        "Seconds after which the intervals of a process that has vanished go to others.",
         check=at_least(1, 600),
         allowed="a number from 1 to 600",
     )
     drain_seconds: float = setting(
         20.0,
-        "How long a process that is told to stop may take to hand over its intervals.",
+        "The most seconds that a process that stops takes to hand over its intervals.",
         check=at_least(0, 3_600),
         allowed="a number from 0 to 3600",
     )
     packages: Path | None = setting(
-        Path("~/.cache/millwheel/packages"), "Directory for the code of topologies; nobody else may write to it."
+        Path("~/.cache/millwheel/packages"),
+        "Directory for the code of topologies; only the daemon's user may write to it.",
     )
     cache_mib: int = setting(
         256,
@@ -217,7 +219,7 @@ class AuthoritySection:
 
     lease_seconds: float = setting(
         3.0,
-        "So long after a shard's process has vanished, another candidate serves it.",
+        "Seconds after which another candidate serves the shards of a process that has vanished.",
         check=at_least(1, 600),
         allowed="a number from 1 to 600",
     )
@@ -229,8 +231,8 @@ class RpcSection:
 
     listen: str = setting(
         "",
-        "host:port to listen on; port 0 takes a free one. Empty: loopback, port 7433 (master), 7434 (authority), 7450 "
-        "and on (worker processes).",
+        "host:port to listen on; port 0 takes a free one. Empty: loopback, port 7433 (master), 7434 (authority), "
+        "7450 and on (worker processes).",
         check=optional_address,
         allowed=TAKES_ADDRESS,
     )
@@ -243,7 +245,7 @@ class RpcSection:
     tls_key: Path | None = setting(None, "PEM file of that certificate's key.")
     tls_ca: Path | None = setting(None, "PEM file of the authority that signed everybody's certificates.")
     insecure: bool = setting(
-        False, "Listen beyond loopback without TLS, too: whoever reaches the port may do anything."
+        False, "Listen beyond loopback without TLS, too: everybody who reaches the port can do anything."
     )
 
 

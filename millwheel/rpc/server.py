@@ -77,16 +77,20 @@ def bind(server: grpc.aio.Server, port: int = 0, host: str = LOOPBACK, tls: TlsF
 
 def _check_free(host: str, port: int) -> None:
     """gRPC's own message on a failed bind names neither cause nor port: ask the system first."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                remedy = "stop the process that has it, or choose another port (0 takes a free one)"
-                raise _unusable(host, port, "the port is in use", remedy) from error
-            raise _unusable(host, port, error.strerror or str(error)) from error
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise _unusable(host, port, f"the name does not resolve ({error.strerror})") from error
+    for family, _, _, _, address in found:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    remedy = "stop the process that has it, or choose another port (0 takes a free one)"
+                    raise _unusable(host, port, "the port is in use", remedy) from error
+                raise _unusable(host, port, error.strerror or str(error)) from error
 
 
 def _unusable(

@@ -205,9 +205,9 @@ def _topology(finder: _Finder, entry_point: str) -> Topology:
     try:
         module = importlib.import_module(finder.prefix + module_name)
     except (Exception, SystemExit) as error:
-        hint = ": install it, or include it in the package" if isinstance(error, ModuleNotFoundError) else ""
         raise PackageError(
-            f"{where}: importing {module_name!r} failed with {type(error).__name__}: {error}{hint}"
+            f"{where}: importing {module_name!r} failed with {type(error).__name__}: {error}"
+            f"{_missing_module_hint(finder, error)}"
         ) from error
     namespace = getattr(module, "__dict__", {})
     found = namespace.get(attribute)
@@ -218,6 +218,21 @@ def _topology(finder: _Finder, entry_point: str) -> Topology:
             f"{where}: {entry_point!r} is no millwheel.Topology: {has}{did_you_mean(attribute, topologies)}"
         )
     return found
+
+
+def _missing_module_hint(finder: _Finder, error: BaseException) -> str:
+    """What to do about a module that is neither in the package nor installed; empty for other errors."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    name = error.name.removeprefix(finder.prefix)
+    top = name.partition(".")[0]
+    if top in finder.names:
+        return f". The package holds {top!r}, and no module {name!r} in it"
+    return (
+        f". The package holds the topology's own package or file, and no module {top!r}. If {top!r} is yours, package "
+        f"it too: submit with `--include {top}` or `--include path/to/{top}.py`. If it is a library, install it where "
+        "the workers run"
+    )
 
 
 def _remove(finder: _Finder) -> None:

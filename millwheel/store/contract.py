@@ -28,7 +28,9 @@ __all__ = [
     "SequencerRefusedError",
     "StateRow",
     "StateStore",
+    "StoreConflictError",
     "StoreError",
+    "StoreInUseError",
     "StoreUnavailableError",
 ]
 
@@ -42,6 +44,14 @@ class StoreError(Exception):
 
 class StoreUnavailableError(StoreError):
     """The write or read may or may not have happened: repeat it with the identical bytes."""
+
+
+class StoreInUseError(StoreError):
+    """Another process has the store's directory: it works again when that process has ended."""
+
+
+class StoreConflictError(StoreError):
+    """A directory holds something else than a store that this software opens. Nothing in it was changed."""
 
 
 class JournalMissingError(StoreError):

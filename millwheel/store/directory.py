@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from millwheel.store.contract import StoreError, StoreUnavailableError
+from millwheel.store.contract import StoreConflictError, StoreError, StoreInUseError, StoreUnavailableError
 
 __all__ = ["DIRECTORY_FORMAT", "DatabaseDirectory"]
 
@@ -80,7 +80,7 @@ class DatabaseDirectory:
         if not path.exists():
             return
         if not path.is_dir():
-            raise StoreError(
+            raise StoreConflictError(
                 f"{path} is a file, not a database directory: name a directory, or one that does not exist"
             )
         names = sorted(entry.name for entry in path.iterdir())
@@ -88,7 +88,7 @@ class DatabaseDirectory:
             return
         what = "a RocksDB database of something else" if "CURRENT" in names else "files that are not ours"
         listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-        raise StoreError(
+        raise StoreConflictError(
             f"{path} holds {what} ({listed}) and no {_MARKER}: nothing was changed. "
             "Name an empty directory, or one that MillWheel created"
         )
@@ -100,7 +100,7 @@ class DatabaseDirectory:
         except BlockingIOError:
             holder = os.read(descriptor, 4096).decode("utf-8", "replace").strip() or "an unknown process"
             os.close(descriptor)
-            raise StoreError(
+            raise StoreInUseError(
                 f"{self.path} is in use by {holder}. One process owns a database: stop that one, "
                 "or name another directory"
             ) from None
@@ -119,7 +119,7 @@ class DatabaseDirectory:
             self._write_marker("creating")
         found = self._read_marker(marker)
         if found.get("format") != DIRECTORY_FORMAT:
-            raise StoreError(
+            raise StoreConflictError(
                 f"{self.path} has directory format {found.get('format')!r}, and this software opens format "
                 f"{DIRECTORY_FORMAT}: use the version of MillWheel that wrote it, or another directory"
             )
@@ -141,7 +141,9 @@ class DatabaseDirectory:
         except ValueError as error:
             raise StoreError(f"{marker} is damaged ({error}): restore the directory from a snapshot") from error
         if not isinstance(found, dict) or found.get("kind") != _KIND:
-            raise StoreError(f"{marker} was not written by MillWheel: name an empty directory, or one that it created")
+            raise StoreConflictError(
+                f"{marker} was not written by MillWheel: name an empty directory, or one that it created"
+            )
         return found
 
     def _write_marker(self, state: str) -> None:

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from millwheel.client.control import ControlClient
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.time import milliseconds
 from millwheel.master.settings import MasterSettings
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1.interval_pb2 import IntervalName
 from millwheel.store.memory import MemoryStore
 from tests.cli.test_topology import GOOD, Cli
 from tests.master.owners import Owner, owner
@@ -123,3 +126,24 @@ async def test_what_cannot_be_is_said_with_its_exit_code(cluster: Cluster) -> No
     ):
         assert (told.code, told.out) == (code, ""), arguments
         assert part in told.err, arguments
+
+
+async def test_an_empty_key_is_refused_by_command_and_server(cluster: Cluster) -> None:
+    cli, before = cluster.cli, await listed(cluster.cli)
+    for verb, option in (("split", "--key"), ("split", "--at"), ("move", "--key"), ("merge", "--key")):
+        told = await cli("interval", verb, "sample/counter", option, "")
+        assert (told.code, told.out) == (2, "")
+        assert "an empty key" in told.err
+    name = IntervalName(topology="sample", computation="counter", key=b"")
+    whole = IntervalName(journal=str(before[0]["journal"]))
+    async with ControlClient(cli.address) as client:
+        for refused in (
+            client.split_interval(name),
+            client.split_interval(whole, at=b""),
+            client.move_interval(name),
+            client.merge_intervals(name),
+        ):
+            with pytest.raises(RequestError, match="empty key") as caught:
+                await refused
+            assert caught.value.code is FailureCode.INVALID_ARGUMENT
+    assert await listed(cli) == before

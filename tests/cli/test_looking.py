@@ -86,7 +86,7 @@ async def test_g8_a_process_that_is_gone_for_good_is_finished_by_an_operator_5_2
         assert unknown.code == 3
         assert "did you mean 'gone'" in unknown.err
         asked = await run_cli(server.address, "injector", "finish", "spoken", "gone")
-        assert asked.code == 1
+        assert asked.code == 2
         assert "for good?" in asked.err
         told = await run_cli(server.address, "injector", "finish", "spoken", "gone", "--yes")
         assert (told.code, told.out) == (0, "injector process gone of stream spoken has finished\n"), told.err

@@ -117,7 +117,7 @@ async def test_a_database_that_may_not_be_written_is_named_and_left_as_it_is(sma
     for place in (first.db, small_disk / "new"):
         told = await attempt(Server(place, tmp_path / f"{place.name}.log"))
         assert told is not None
-        assert told.code == 1
+        assert told.code == 4
         assert f"error: cannot use {place}: " in told.err
         assert "Check that the directory is writable and has free space" in told.err
     remount(small_disk, "rw")
@@ -151,8 +151,8 @@ async def test_a_port_in_use_is_named(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "part"),
     [
-        (["--host", "192.0.2.1"], 4, "cannot listen on 192.0.2.1:"),
-        (["--host", "no-such-host.invalid"], 4, "name an address of this machine"),
+        (["--host", "192.0.2.1", "--insecure"], 4, "cannot listen on 192.0.2.1:"),
+        (["--host", "no-such-host.invalid", "--insecure"], 4, "name an address of this machine"),
         (["--log-level", "loud"], 2, "'loud' is not one of"),
     ],
 )
@@ -175,7 +175,7 @@ async def test_a_port_for_metrics_that_is_in_use_is_named(server: Server, tmp_pa
 async def test_a_database_in_use_is_named(server: Server, tmp_path: Path) -> None:
     told = await attempt(Server(server.db, tmp_path / "other.log"))
     assert told is not None
-    assert told.code == 1
+    assert told.code == 4
     assert f"error: {server.db} is in use by process {server.process.pid} on host " in told.err
     assert "One process owns a database: stop that one, or name another directory" in told.err
     assert "fault of millwheel" not in told.err
@@ -187,7 +187,7 @@ async def test_a_foreign_directory_is_left_alone(tmp_path: Path) -> None:
     (foreign / "holiday.jpg").write_bytes(b"jpeg")
     told = await attempt(Server(foreign, tmp_path / "server.log"))
     assert told is not None
-    assert told.code == 1
+    assert told.code == 6
     assert f"error: {foreign} holds files that are not ours" in told.err
     assert "fault of millwheel" not in told.err
     assert "Traceback" not in told.err
@@ -199,7 +199,7 @@ async def test_a_file_in_place_of_a_database_is_named(tmp_path: Path) -> None:
     file.write_text("no database")
     told = await attempt(Server(file, tmp_path / "server.log"))
     assert told is not None
-    assert told.code == 1
+    assert told.code == 6
     assert f"error: {file} is a file, not a database directory" in told.err
     assert "fault of millwheel" not in told.err
     assert file.read_text() == "no database"

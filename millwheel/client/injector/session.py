@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 from millwheel.client.control import ControlClient
@@ -25,14 +25,15 @@ from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.rpc.waiting import FIRST_NOTICE_SECONDS, wait_notices
 from millwheel.rpc.watermarks import AcceptRefusedError, injector_computation
 
 __all__ = ["Session"]
 
 log = logging.getLogger("millwheel.client")
 
-_LONG_THROTTLE: Final = 10.0
-"""Seconds of waiting that are worth a word."""
+_LONG_ACK_SECONDS: Final = 5.0
+"""A wait for ACKs that is longer than this gets a notice in the log."""
 _ROUTING_PAUSE: Final = 1.0
 """Seconds before masters that were asked for as long as patience lasts are asked again."""
 _LOOKS: Final = 0.5
@@ -54,6 +55,8 @@ class Session:
         self._patience = patience
         self._control = ControlClient(address, patience=patience)
         self._links: dict[str, Link] = {}
+        self._connected: set[str] = set()
+        """The addresses of the links that are connected."""
         self._closing: set[asyncio.Task[None]] = set()
         self._seed: WatermarkSeed | None = None
         self._places: _Places | None = None
@@ -82,7 +85,8 @@ class Session:
         self.is_open = True
         try:
             if not self.delegate:
-                await self._announce()
+                with self._notices(self._control.awaited):
+                    await self._announce()
             self._router = asyncio.create_task(self._route(), name=f"routing of {self.core.stream}")
             await self.until(lambda: self.core.routing is not None, self._patience, "the routing")
         except BaseException:
@@ -169,20 +173,26 @@ class Session:
             if self.asleep:
                 await self.wake()
                 continue
-            warning = self._loop.call_later(_LONG_THROTTLE, self._say_throttled, newest)
-            try:
-                await self.until(lambda: core.room() > 0 and not core.throttled(newest))
-            finally:
-                warning.cancel()
+            await self.until(lambda: core.room() > 0 and not core.throttled(newest), newest=newest)
 
-    def _say_throttled(self, newest: int) -> None:
-        core = self.core
-        why = (
-            f"it is ahead of the low watermark by more than the allowed skew of {self.routing.allowed_skew / 1e6:g} s"
-            if core.throttled(newest)
-            else f"{core.unacked:,} records are not ACKed"
+    def _notices(self, awaited: Callable[[], str], first: float = FIRST_NOTICE_SECONDS) -> AbstractContextManager[None]:
+        """Around a wait for ``awaited()``: the log names it after ``first`` seconds, and then now and then."""
+        who = f"injector {self.core.process!r} of stream {self.core.stream!r}"
+        return wait_notices(
+            lambda seconds: f"{who} has waited {seconds:.0f} s for {awaited()}", log.warning, first=first
         )
-        log.warning("injector %s of stream %r has waited for %g s: %s", core.process, core.stream, _LONG_THROTTLE, why)
+
+    def _awaited(self, newest: int | None) -> str:
+        """What a wait for an event is for, in words."""
+        core = self.core
+        if core.routing is None:
+            return self._control.awaited()
+        if newest is not None and core.throttled(newest):
+            skew = self.routing.allowed_skew / 1e6
+            return f"the low watermark: the record is ahead of it by more than the allowed skew of {skew:g} s"
+        away = sorted(self._links.keys() - self._connected)
+        why = f" (no connection to {', '.join(away)})" if away else ""
+        return f"the ACKs of {core.unacked:,} records{why}"
 
     async def wake(self) -> None:
         """Take part in the minimum again, from where the other processes are by now.
@@ -218,7 +228,8 @@ class Session:
         if core.failed is not None:
             raise core.failed
         try:
-            return await self._seed.settle(core.published(), self._patience)
+            with self._notices(lambda: "the low watermark authority to confirm its watermark"):
+                return await self._seed.settle(core.published(), self._patience)
         except AcceptRefusedError as error:
             raise InjectorSupersededError(core.stream, core.process, error.message) from error
         except (TimeoutError, RequestError) as error:
@@ -231,31 +242,44 @@ class Session:
                 f"stream {core.stream!r} within {self._patience:g} s"
             ) from error
 
-    async def until(self, done: Callable[[], bool], patience: float | None = None, what: str = "") -> None:
-        """Wait until ``done()``, looking again after every event; InjectorError if the session ends before."""
+    async def until(
+        self, done: Callable[[], bool], patience: float | None = None, what: str = "", newest: int | None = None
+    ) -> None:
+        """Wait until ``done()``, looking again after every event; InjectorError if the session ends before.
+
+        A long wait is in the log. ``newest``: the timestamp of the record that waits to be accepted.
+        """
+        if done() and self.core.failed is None:
+            return
         try:
             async with asyncio.timeout(patience):
-                while not done():
-                    if self.core.failed is not None:
-                        raise self.core.failed
-                    if not self.is_open:
-                        raise InjectorClosedError(f"the injector of stream {self.core.stream!r} was closed")
-                    if self._change is None:
-                        self._change = self._loop.create_future()
-                    await asyncio.shield(self._change)
+                with self._notices(lambda: self._awaited(newest), _LONG_ACK_SECONDS):
+                    await self._until(done)
         except TimeoutError as error:
             raise InjectorError(f"{what} of stream {self.core.stream!r} did not come within {patience:g} s") from error
         if self.core.failed is not None:
             raise self.core.failed
 
+    async def _until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            if self.core.failed is not None:
+                raise self.core.failed
+            if not self.is_open:
+                raise InjectorClosedError(f"the injector of stream {self.core.stream!r} was closed")
+            if self._change is None:
+                self._change = self._loop.create_future()
+            await asyncio.shield(self._change)
+
     # Events.
 
     def connected(self, address: str) -> None:
         """A link is open."""
+        self._connected.add(address)
         self._perform(self.core.connected(address, self._now()))
 
     def disconnected(self, address: str) -> None:
         """A link broke."""
+        self._connected.discard(address)
         self.core.disconnected(address)
 
     def broke(self, address: str, error: Exception) -> None:

@@ -1,0 +1,58 @@
+"""Addresses of servers as people write them: ``host``, ``host:port``, ``[IPv6]:port``. Pure."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv6Address
+from typing import Final
+
+from millwheel.rpc.failures import FailureCode, RequestError
+
+__all__ = ["DEFAULT_PORT", "server_address", "server_addresses"]
+
+DEFAULT_PORT: Final = 7433
+"""The port of a master, and of ``millwheel server start-dev``, where an address names none."""
+
+_ADDRESS: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:\[\]/,%]+)(?::(?P<port>[0-9]{1,5}))?")
+_MAX_PORT: Final = 65_535
+
+
+def server_address(text: str) -> str:
+    """``host:port`` of one server.
+
+    Args:
+        text: a host name, an IPv4 address or an IPv6 address, with a port or without one
+            (then :data:`DEFAULT_PORT`). An IPv6 address with a port is in brackets.
+
+    Raises:
+        RequestError: ``text`` is no address (INVALID_ARGUMENT).
+
+    >>> server_address("localhost"), server_address("[::1]:80"), server_address("::1")
+    ('localhost:7433', '[::1]:80', '[::1]:7433')
+    """
+    text = text.strip()
+    if _is_ipv6(text):
+        return f"[{text}]:{DEFAULT_PORT}"
+    found = _ADDRESS.fullmatch(text)
+    port = DEFAULT_PORT if found is None or found["port"] is None else int(found["port"])
+    if found is None or not 0 < port <= _MAX_PORT or (text[0] == "[" and not _is_ipv6(found["host"][1:-1])):
+        raise RequestError(
+            FailureCode.INVALID_ARGUMENT,
+            f"{text!r} is not the address of a server",
+            f"write host, host:port or [IPv6 address]:port; without a port it is {DEFAULT_PORT}",
+            reason="ADDRESS_INVALID",
+        )
+    return f"{found['host']}:{port}"
+
+
+def server_addresses(text: str) -> list[str]:
+    """The addresses in a list with commas between them; empty entries are left out. RequestError as above."""
+    return [server_address(one) for one in text.split(",") if one.strip()]
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except ValueError:
+        return False
+    return True

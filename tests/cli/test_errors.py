@@ -1,0 +1,111 @@
+"""What the command line says of failures: as text, as objects for programs, and by exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from millwheel.cli.failing import describe, exit_code_of, output_of
+from millwheel.cli.output import OutputFormat
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.sdk.errors import Problem
+from millwheel.store.contract import StoreConflictError, StoreInUseError
+from tests.cli.test_topology import GOOD, Cli
+from tests.cli.test_topology import cli as cli  # the fixture
+from tests.system.server import free_port, run_cli
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("topology list", OutputFormat.TABLE),
+        ("topology list -o json", OutputFormat.JSON),
+        ("topology list -ojson", OutputFormat.JSON),
+        ("topology list --output=yaml", OutputFormat.YAML),
+        ("topology list -o json --output table", OutputFormat.TABLE),
+        ("topology graph x -o dot", OutputFormat.TABLE),
+        ("topology list -o", OutputFormat.TABLE),
+        ("key inspect a/b -- -ojson", OutputFormat.TABLE),
+    ],
+)
+def test_the_output_is_known_before_the_command_line_is(words: str, expected: OutputFormat) -> None:
+    assert output_of(words.split()) is expected
+
+
+def test_an_error_is_an_object_with_its_parts() -> None:
+    error = RequestError(FailureCode.NOT_FOUND, "no x", "make x", reason="X_UNKNOWN", problems=[Problem("a", "b")])
+    assert describe(error) == {
+        "error": {
+            "exit_code": 3,
+            "reason": "X_UNKNOWN",
+            "message": "no x",
+            "remedy": "make x",
+            "problems": [{"where": "a", "message": "b"}],
+        }
+    }
+
+
+def test_a_directory_in_use_is_another_failure_than_a_foreign_one() -> None:
+    assert exit_code_of(StoreInUseError("x")) == 4
+    assert exit_code_of(StoreConflictError("x")) == 6
+
+
+async def test_with_o_json_an_error_is_json_on_stderr(cli: Cli) -> None:
+    for arguments, code, reason in (
+        (("topology", "describe", "nix", "-o", "json"), 3, "TOPOLOGY_UNKNOWN"),
+        (("topology", "list", "--adress", "x", "-o", "json"), 2, "USAGE"),
+        (("topology", "list", "--address", "a b", "-o", "json"), 5, "ADDRESS_INVALID"),
+    ):
+        told = await cli(*arguments)
+        assert (told.code, told.out) == (code, "")
+        error = json.loads(told.err.splitlines()[-1])["error"]
+        assert (error["exit_code"], error["reason"]) == (code, reason)
+    told = await cli("topology", "describe", "nix", "-o", "yaml")
+    assert (told.code, told.err.splitlines()[:2]) == (3, ["error:", "  exit_code: 3"])
+
+
+async def test_a_script_that_does_not_say_yes_is_told_to(cli: Cli) -> None:
+    await cli("topology", "submit", GOOD)
+    told = await cli("topology", "cancel", "sample")
+    assert told.code == 2
+    assert "pass --yes" in told.err
+    answered = await cli("topology", "cancel", "sample", "-o", "json", typed="n\n")
+    assert answered.code == 1
+    assert json.loads(answered.err.splitlines()[-1])["error"]["message"] == "aborted"
+    agreed = await cli("topology", "cancel", "sample", typed="y\n")
+    assert agreed.out == "topology sample is cancelled (version 1)\n"
+
+
+async def test_the_version_is_an_option_too(cli: Cli) -> None:
+    assert (await cli("--version")).out == (await cli("version")).out != ""
+
+
+async def test_submit_waits_for_a_server_and_says_so_only_so_long() -> None:
+    address = f"localhost:{free_port()}"
+    at_once = await run_cli("", "topology", "submit", GOOD, "--address", address, "--patience", "0")
+    assert (at_once.code, at_once.err.count("\n")) == (4, 1)
+    told = await run_cli("", "topology", "submit", GOOD, "--address", address, "--patience", "1.5", "-o", "json")
+    notice, error = told.err.splitlines()
+    assert notice.startswith("waiting for 1 s by now, 1.5 s at most (--patience), for the cluster at localhost:")
+    assert json.loads(error)["error"]["exit_code"] == told.code == 4
+
+
+async def test_submit_succeeds_once_the_server_has_started(tmp_path: Path) -> None:
+    port = free_port()
+    submit = asyncio.create_task(
+        run_cli("", "topology", "submit", GOOD, "--address", f"localhost:{port}", "--patience", "60", timeout=90)
+    )
+    server = await asyncio.create_subprocess_exec(
+        *("sh", "-c", 'sleep 2; exec "$0" "$@"'),
+        *("millwheel", "server", "start-dev", "--port", str(port), "--db", str(tmp_path / "db")),
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        told = await submit
+        assert (told.code, told.out) == (0, "topology sample is running (version 1)\n"), told.err
+    finally:
+        server.terminate()
+        assert await server.wait() == 0

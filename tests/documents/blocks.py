@@ -1,0 +1,77 @@
+"""The code blocks of the documentation: where they are, in which language, and what a console block types and shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+from tests.house.tree import ROOT
+
+__all__ = ["LANGUAGES", "Block", "Command", "blocks_of", "commands_of", "pages"]
+
+_COMMENT = re.compile(r"\s#\s.*")
+
+LANGUAGES = frozenset({"python", "console", "toml", "json", "text"})
+"""What a block may be. All are run or loaded but ``text``, which is output or a diagram."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced code block. ``line`` is the number of its first line of code."""
+
+    page: str
+    line: int
+    language: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    @property
+    def file(self) -> str:
+        """The name of the file that a Python block is: its first line is then a comment with nothing else."""
+        first = self.code.partition("\n")[0].removeprefix("# ").strip()
+        return first if first.endswith(".py") and " " not in first else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A line after ``$``, without its comment, and the lines of output that the block shows below it."""
+
+    text: str
+    shown: tuple[str, ...]
+
+
+def pages() -> list[Path]:
+    """Every page that a user reads."""
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    return sorted(found)
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The fenced blocks of a page, in their order."""
+    name = str(page.relative_to(ROOT))
+    tokens = MarkdownIt("commonmark").parse(page.read_text())
+    return [
+        Block(name, token.map[0] + 2, token.info.strip(), token.content)
+        for token in tokens
+        if token.type == "fence" and token.map is not None
+    ]
+
+
+def commands_of(block: Block) -> Iterator[Command]:
+    """What a console block has a reader type, and what it shows in answer."""
+    text, shown = "", list[str]()
+    for line in block.code.splitlines():
+        if line.startswith("$ "):
+            if text:
+                yield Command(text, tuple(shown))
+            text, shown = _COMMENT.sub("", line[2:]).strip(), []
+        elif line.strip():
+            shown.append(line.strip())
+    if text:
+        yield Command(text, tuple(shown))

@@ -1,0 +1,106 @@
+"""A reader who does what a page says: types its commands, runs its programs, in the order of the page.
+
+Everything runs in one directory. The one deviation from what is printed: the server's port is a free one instead of
+7433, so that readers do not meet.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import types
+from collections.abc import Container
+from contextlib import suppress
+from pathlib import Path
+
+from tests.documents.blocks import Block, Command, commands_of
+from tests.system.server import free_port
+
+__all__ = ["Reader"]
+
+_SECONDS = 60.0
+"""The most that one command may take."""
+
+
+class Reader:
+    """Has a directory and a port of its own; use it as ``with``."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._port = str(free_port())
+        self._page = types.ModuleType("page")
+        self._groups: list[int] = []
+        self._imported: list[str] = []
+        self._commands = 0
+
+    def __enter__(self) -> Reader:
+        self._before = (Path.cwd(), list(sys.path), os.environ.get("MILLWHEEL_ADDRESS"))
+        os.chdir(self.place)
+        sys.path.insert(0, str(self.place))
+        os.environ["MILLWHEEL_ADDRESS"] = f"127.0.0.1:{self._port}"
+        # Types that a program declares are looked up in its module.
+        sys.modules[self._page.__name__] = self._page
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for group in self._groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        place, path, address = self._before
+        os.chdir(place)
+        sys.path[:] = path
+        os.environ.pop("MILLWHEEL_ADDRESS")
+        if address is not None:
+            os.environ["MILLWHEEL_ADDRESS"] = address
+        for name in ["page", *self._imported]:
+            sys.modules.pop(name, None)
+
+    def run_python(self, block: Block) -> None:
+        """Run a program. One that is a file is saved, and imported; others share a namespace."""
+        code = block.code.replace("127.0.0.1:7433", f"127.0.0.1:{self._port}")
+        if block.file:
+            (self.place / block.file).write_text(code)
+            importlib.invalidate_caches()
+            self._imported.append(Path(block.file).stem)
+            importlib.import_module(self._imported[-1])
+            return
+        # As many empty lines as there are above it on its page: a traceback names the page and the line.
+        exec(compile("\n" * (block.line - 1) + code, block.page, "exec"), vars(self._page))
+
+    def type_commands(self, block: Block, left_out: Container[str]) -> None:
+        """Type what a console block says, but for the commands that are ``left_out``."""
+        for command in commands_of(block):
+            if command.text not in left_out:
+                self._type(block, command)
+
+    def _type(self, block: Block, command: Command) -> None:
+        text = command.text.replace("server start-dev", f"server start-dev --port {self._port}")
+        self._commands += 1
+        log = self.place / f".command-{self._commands}"
+        with log.open("wb") as output:
+            # In a group of its own, which what it leaves in the background stays in.
+            shell = subprocess.Popen(
+                ["bash", "-ec", text],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=_environment(),
+            )
+        self._groups.append(shell.pid)
+        try:
+            code = shell.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{block}: `{text}` does not end; so far: {log.read_text()}") from None
+        printed = log.read_text()
+        assert code == 0, f"{block}: `{text}` ended with {code}: {printed}"
+        for line in command.shown:
+            assert " ".join(line.split()) in " ".join(printed.split()), f"{block}: `{text}` printed: {printed}"
+
+
+def _environment() -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+    return {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "PATH": path}
