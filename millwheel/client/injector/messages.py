@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millwheel.client.injector.ids import IdScope
 from millwheel.sdk.errors import UsageError
@@ -41,13 +41,16 @@ class Limits:
 @dataclass(slots=True)
 class Columns:
     """Records to be sent, as columns of equal length: record i has timestamps[i] and ids[i], in microseconds and
-    within ``scope``, and the key keys[c][i] at consumer (incarnation) c."""
+    within ``scope``, and the key keys[c][i] at consumer (incarnation) c.
+
+    A column of keys may end early; ``unkeyed`` says why the next record has no key at that consumer."""
 
     values: Sequence[bytes]
     timestamps: Sequence[int]
     keys: Mapping[str, Sequence[bytes]]
     scope: IdScope
     ids: Sequence[int] | Sequence[bytes]
+    unkeyed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,15 @@ its next life, the same record.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from types import TracebackType
 from typing import Any, Final
 
 from millwheel.client.control import DEFAULT_ADDRESS
+from millwheel.client.injector.asking import RecordAsker
 from millwheel.client.injector.buffer import SendBuffer
 from millwheel.client.injector.encoding import GivenKeys, RecordEncoder
 from millwheel.client.injector.ids import (
@@ -29,18 +32,24 @@ from millwheel.client.injector.ids import (
     drawn_scope,
     partition_scope,
 )
+from millwheel.client.injector.keying import KeyColumn, RecordKeys, first_refused
 from millwheel.client.injector.messages import Columns, Limits
 from millwheel.client.injector.session import Session
+from millwheel.client.injector.unkeyed import UnkeyedHead
 from millwheel.core.time import Timestamp
-from millwheel.sdk.errors import UsageError
+from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.topology import Topology
 
 __all__ = ["BatchOf", "Injector", "InjectorSettings"]
+
+log = logging.getLogger("millwheel.client")
 
 _CHUNK: Final = 1_000
 _TURN: Final = 256
 """Records sent one by one, before other tasks have their turn."""
 _CHUNK_BYTES: Final = 1 << 20
+_KEY_RETRY_SECONDS: Final = 1.0
+"""Between two looks for the keys of records that wait for them."""
 _OPAQUE: Final = IdScope(IdKind.OPAQUE)
 
 
@@ -50,6 +59,8 @@ class InjectorSettings:
     open, an injector waits for workers without end, and goes by the routing that it knows while no master answers."""
 
     patience: float = 30.0
+    check_types: bool = False
+    """Have a worker check each record against the stream's declared type before it is accepted."""
     limits: Limits = field(default_factory=Limits)
 
 
@@ -108,6 +119,11 @@ class Injector:
         settings = settings or InjectorSettings()
         self._source = source or process
         self._encoder = RecordEncoder(stream, topology)
+        self._asker = RecordAsker(stream)
+        self._keying = RecordKeys(self._encoder, self._asker.ask, check=settings.check_types)
+        self._in_order = asyncio.Lock()
+        """Held while a worker is asked about records, so that later ones do not overtake them."""
+        self._retrying: asyncio.Task[None] | None = None
         self._hasher = IdHasher(stream, self._source)
         self._session = Session(address, stream, process, sequencer or 0, settings.limits, settings.patience)
         self._session.before_routing = self._drain
@@ -145,7 +161,11 @@ class Injector:
 
     async def close(self) -> None:
         """Hang up at once. What is not ACKed stays unsure: send it again, under the same ids, from a new injector."""
+        if self._retrying is not None:
+            self._retrying.cancel()
+            await asyncio.gather(self._retrying, return_exceptions=True)
         await self._session.close()
+        await self._asker.close()
 
     # Sending.
 
@@ -166,9 +186,9 @@ class Injector:
         ids = None if id is None else (id,)
         positions = None if position is None else (checked_position(position),)
         scope = self._scope(ids, positions, partition, None)
-        if self._fits(scope, timestamp):
-            call = _Call((value,), (timestamp,), ids, positions, scope, None, False)
-            columns = self._columns(call, 0, 1)
+        call = _Call((value,), (timestamp,), ids, positions, scope, None, False)
+        columns = self._columns_of_one(call) if self._fits(scope, timestamp) else None
+        if columns is not None:
             if positions is not None and not self._buffer:
                 self._session.core.check_positions(columns.scope, columns.ids)
             keys = {name: column[0] for name, column in columns.keys.items()}
@@ -177,7 +197,7 @@ class Injector:
             if len(self._buffer) == 1:
                 asyncio.get_running_loop().call_soon(self._drain)
         else:
-            await self._send_columns(_Call((value,), (timestamp,), ids, positions, scope, None, False))
+            await self._send_columns(call)
         self._turn -= 1
         if self._turn <= 0:
             self._turn = _TURN
@@ -189,7 +209,23 @@ class Injector:
         full = len(buffer) >= _CHUNK or buffer.size >= _CHUNK_BYTES
         if buffer and (full or buffer.scope != (scope or self._drawn_scope())):
             self._drain()
+        if self._in_order.locked() or not self._keying.local(self._session.routing):
+            return False
         return core.room() > len(buffer) and not self._session.asleep and not core.throttled(timestamp)
+
+    def _columns_of_one(self, call: _Call) -> Columns | None:
+        """A single record as the core takes it; None if a consumer has no key for it."""
+        routing = self._session.routing
+        data = self._encoder.encode(call.values, routing.format)
+        try:
+            keys = {
+                name: self._encoder.keys(consumer, call.values, data, None, routing.format)
+                for name, consumer in routing.consumers.items()
+            }
+        except (KeyExtractionError, TooLargeError):
+            return None
+        scope, known = self._known(call, slice(0, 1))
+        return Columns(data, call.timestamps, keys, scope, known)
 
     def _drain(self) -> None:
         """Have the core accept what was gathered. If it has failed, every later call says why."""
@@ -235,10 +271,17 @@ class Injector:
 
     async def _send_columns(self, call: _Call) -> None:
         self._drain()
+        if self._in_order.locked() or not self._keying.local(self._session.routing):
+            async with self._in_order:
+                await self._send_chunks(call)
+        else:
+            await self._send_chunks(call)
+
+    async def _send_chunks(self, call: _Call) -> None:
         start, count = 0, len(call.values)
         while start < count:
             end = await self._room_for(call, start, min(start + _CHUNK, count))
-            start = self._accept(call, start, end)
+            start = await self._accept(call, start, end)
             if start < count:
                 await asyncio.sleep(0)
 
@@ -251,31 +294,109 @@ class Injector:
                 return end
             end = start + max(1, room)
 
-    def _accept(self, call: _Call, start: int, end: int) -> int:
+    async def _accept(self, call: _Call, start: int, end: int) -> int:
         """Hand records to the core, fewer than asked for if they are large; up to which."""
         # What other tasks gathered while this one waited was accepted before.
         self._drain()
-        columns = self._columns(call, start, end)
+        data = self._encoded(call, start, end)
+        end = start + len(data)
+        found: dict[str, KeyColumn] = {}
+        while missing := self._session.routing.consumers.keys() - found.keys():
+            for name in missing:
+                found[name] = await self._key_column(name, call, start, data)
+            if not self._keying.local(self._session.routing):
+                # Workers were asked. Anything may have happened meanwhile.
+                end = await self._room_for(call, start, end)
+                data = data[: end - start]
+        self._drain()
+        columns = self._admit(call, start, data, found)
         self._session.add(columns)
         if call.scope is None:
             self._drawn += len(columns.values)
+        self._watch_unkeyed()
         return start + len(columns.values)
 
-    def _columns(self, call: _Call, start: int, end: int) -> Columns:
-        """Records as the core takes them: encoded, keyed for each consumer, and with their ids."""
+    def _encoded(self, call: _Call, start: int, end: int) -> list[bytes]:
         values = call.values[start:end]
-        routing = self._session.routing
-        data = self._encoder.check(values) if call.encoded else self._encoder.encode(values, routing.format)
-        data = _within(data, _CHUNK_BYTES)
+        form = self._session.routing.format
+        data = self._encoder.check(values) if call.encoded else self._encoder.encode(values, form)
+        return _within(data, _CHUNK_BYTES)
+
+    async def _key_column(self, name: str, call: _Call, start: int, data: Sequence[bytes]) -> KeyColumn:
+        """What one consumer says of the records from ``start`` on, whose encoded values are ``data``."""
         part = slice(start, start + len(data))
-        plain = None if call.encoded else values[: len(data)]
-        given = _cut(call.keys, part)
-        keys = {
-            name: self._encoder.keys(consumer, plain, data, given, routing.format)
-            for name, consumer in routing.consumers.items()
-        }
-        scope, known = self._known(call, part)
-        return Columns(data, call.timestamps[part], keys, scope, known)
+        routing = self._session.routing
+        consumer = routing.consumers.get(name)
+        if consumer is None:
+            return KeyColumn([], unknown=True)  # gone while others were asked
+        plain = None if call.encoded else call.values[part]
+        return await self._keying.column(consumer, plain, data, _cut(call.keys, part), routing.format)
+
+    def _admit(self, call: _Call, start: int, data: Sequence[bytes], found: Mapping[str, KeyColumn]) -> Columns:
+        """The records that some consumer takes, up to the first that none takes; that one's error if it comes first."""
+        core, routing = self._session.core, self._session.routing
+        scope, _ = self._known(call, slice(start, start))
+        present = {name: column for name, column in found.items() if name in routing.consumers}
+        for column in present.values():
+            column.cut(len(data))
+        voters = [
+            column
+            for name, column in present.items()
+            if not routing.consumers[name].log and not core.unkeyed.blocked(name, scope)
+        ]
+        refused = first_refused(voters)
+        if refused is not None and refused[0] == 0:
+            raise refused[1]
+        count = len(data) if refused is None else refused[0]
+        for column in present.values():
+            column.cut(count)
+        scope, known = self._known(call, slice(start, start + count))
+        keys = {name: column.keys for name, column in present.items()}
+        why = {name: column.why for name, column in present.items() if len(column.keys) < count}
+        return Columns(data[:count], call.timestamps[start : start + count], keys, scope, known, why)
+
+    # Records that wait for their keys.
+
+    def _watch_unkeyed(self) -> None:
+        if self._session.core.unkeyed and (self._retrying is None or self._retrying.done()):
+            self._retrying = asyncio.create_task(self._retry_keys(), name=f"keys of {self.stream}")
+
+    async def _retry_keys(self) -> None:
+        """Look for the keys of waiting records again and again, until none waits."""
+        session, unkeyed = self._session, self._session.core.unkeyed
+        told: dict[str, str] = {}
+        while unkeyed and session.is_open and session.core.failed is None:
+            for name, (count, why) in unkeyed.consumers().items():
+                if told.get(name) != why:
+                    log.warning("%s: %d records wait for their keys: %s", self._named(name), count, why)
+                    told[name] = why
+            released = [await self._retry_head(head) for head in unkeyed.heads(_CHUNK)]
+            if not any(released):
+                await asyncio.sleep(_KEY_RETRY_SECONDS)
+
+    async def _retry_head(self, head: UnkeyedHead) -> bool:
+        """Ask for the keys of the first records of a queue; whether any goes on."""
+        routing = self._session.routing
+        consumer = routing.consumers.get(head.consumer)
+        if consumer is None:
+            return False
+        rows = head.records
+        keys = [row.key for row in takewhile(lambda row: row.key is not None, rows)]
+        values = [row.value for row in takewhile(lambda row: row.key is None, rows[len(keys) :])]
+        why = ""
+        if values:
+            column = await self._keying.column(consumer, None, _within(values, _CHUNK_BYTES), None, routing.format)
+            keys += column.keys
+            why = column.why
+        self._session.keyed(head, [key for key in keys if key is not None], why)
+        return bool(keys)
+
+    def _named(self, incarnation: str) -> str:
+        """A consumer as people know it."""
+        consumer = self._session.routing.consumers.get(incarnation)
+        if consumer is None or consumer.log:
+            return incarnation
+        return f"{consumer.topology}/{consumer.computation}"
 
     def _known(self, call: _Call, part: slice) -> tuple[IdScope, Sequence[int] | Sequence[bytes]]:
         """The ids of records, and within what they are unique."""
@@ -323,6 +444,12 @@ class Injector:
         """Records sent and not yet ACKed, counted once for each consumer."""
         self._drain()
         return self._session.core.unacked
+
+    @property
+    def accepted(self) -> int:
+        """Records accepted so far, by all calls. Of a call that raises, these are in: the next one is at fault."""
+        self._drain()
+        return self._session.core.accepted
 
     @property
     def late(self) -> int:
