@@ -81,3 +81,16 @@ fussy_hours.add(Hours, inputs={"orders": mw.key(only_odd)}, outputs={"totals": d
 late_shop = mw.Topology("late-shop")
 late_shop.source("orders", Order)
 late_shop.add(Hours, inputs={"orders": mw.key(bucket)}, outputs={"totals": dict})
+
+
+class Poisoned(mw.Computation[Order, int]):
+    """Takes no order."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Order]) -> None:
+        """Fails."""
+        raise RuntimeError("poison")
+
+
+poisoned = mw.Topology("poisoned")
+poisoned.source("orders", Order)
+poisoned.add(Poisoned, inputs={"orders": mw.key("customer")})

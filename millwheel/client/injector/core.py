@@ -143,9 +143,13 @@ class InjectorCore:
         sketch.add((timestamp, 1) for timestamp in self.unkeyed.timestamps())
         return PendingWork(sketch, self.newest)
 
+    def oldest_unacked(self) -> int:
+        """A lower bound on the numbers of the records that are not ACKed; MAX_TIMESTAMP if all are."""
+        return min(self._sending.oldest_number(), self.unkeyed.oldest_number(MAX_TIMESTAMP))
+
     def flushed(self, accepted: int) -> bool:
         """Whether the first ``accepted`` records are all ACKed, by every consumer."""
-        return self.unkeyed.oldest_number(self._sending.oldest_number()) >= accepted
+        return self.oldest_unacked() >= accepted
 
     def acknowledged(self, scope: IdScope) -> int | None:
         """Where a source may start again: all positions of ``scope`` below are ACKed. None if there were none."""

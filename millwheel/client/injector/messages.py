@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from millwheel.client.injector.ids import IdScope
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["Columns", "Connect", "Disconnect", "Instruction", "Limits", "Send"]
+__all__ = ["Columns", "Connect", "Disconnect", "Instruction", "Limits", "Send", "within"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +86,10 @@ class Send:
 
 
 Instruction = Connect | Disconnect | Send
+
+
+def within(data: list[bytes], most: int) -> list[bytes]:
+    """As many of ``data`` as come to ``most`` bytes, and at least one."""
+    while len(data) > 1 and sum(map(len, data)) > most:
+        data = data[: len(data) // 2]
+    return data

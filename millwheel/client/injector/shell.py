@@ -12,10 +12,9 @@ its next life, the same record.
 from __future__ import annotations
 
 import asyncio
-import logging
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from millwheel.client.control import DEFAULT_ADDRESS
 from millwheel.client.injector.asking import RecordAsker
 from millwheel.client.injector.buffer import SendBuffer
 from millwheel.client.injector.encoding import GivenKeys, RecordEncoder
+from millwheel.client.injector.errors import NotAckedError
 from millwheel.client.injector.ids import (
     IdHasher,
     IdKind,
@@ -33,43 +33,30 @@ from millwheel.client.injector.ids import (
     partition_scope,
 )
 from millwheel.client.injector.keying import KeyColumn, RecordKeys, first_refused
-from millwheel.client.injector.messages import Columns, Limits
+from millwheel.client.injector.likelihood import is_likely, unlikely
+from millwheel.client.injector.messages import Columns, within
+from millwheel.client.injector.retries import KeyRetries
 from millwheel.client.injector.session import Session
-from millwheel.client.injector.unkeyed import UnkeyedHead
-from millwheel.core.time import Timestamp
+from millwheel.client.injector.settings import BatchOf, InjectorSettings
+from millwheel.client.injector.stalls import StallMonitor
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.topology import Topology
 
-__all__ = ["BatchOf", "Injector", "InjectorSettings"]
-
-log = logging.getLogger("millwheel.client")
+__all__ = ["Injector"]
 
 _CHUNK: Final = 1_000
 _TURN: Final = 256
 """Records sent one by one, before other tasks have their turn."""
 _CHUNK_BYTES: Final = 1 << 20
-_KEY_RETRY_SECONDS: Final = 1.0
-"""Between two looks for the keys of records that wait for them."""
+_IN_UNITS: Final = {
+    "s": "millwheel.from_seconds",
+    "ms": "millwheel.from_milliseconds",
+    "us": "microseconds",
+    "ns": "millwheel.from_nanoseconds",
+}
+_MEANT: Final = "open the injector with settings=InjectorSettings(any_timestamp=True)"
 _OPAQUE: Final = IdScope(IdKind.OPAQUE)
-
-
-@dataclass(frozen=True, slots=True)
-class InjectorSettings:
-    """``patience``: seconds to wait for a cluster that cannot be reached, in opening, waking and finishing. Once it is
-    open, an injector waits for workers without end, and goes by the routing that it knows while no master answers."""
-
-    patience: float = 30.0
-    check_types: bool = False
-    """Have a worker check each record against the stream's declared type before it is accepted."""
-    limits: Limits = field(default_factory=Limits)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchOf:
-    """Batch number ``batch`` of ``query``: ids sent under it are unique within it (see CommitBatch)."""
-
-    query: str
-    batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +110,19 @@ class Injector:
         self._keying = RecordKeys(self._encoder, self._asker.ask, check=settings.check_types)
         self._in_order = asyncio.Lock()
         """Held while a worker is asked about records, so that later ones do not overtake them."""
-        self._retrying: asyncio.Task[None] | None = None
         self._hasher = IdHasher(stream, self._source)
         self._session = Session(address, stream, process, sequencer or 0, settings.limits, settings.patience)
         self._session.before_routing = self._drain
+        self._monitor = StallMonitor(self._session, settings.explain)
+        self._retries = KeyRetries(self._session, self._keying, self._monitor.named)
         self._buffer = SendBuffer()
         self._opened = False
         self._drawn = 0
         self._drawn_within: IdScope | None = None
         self._turn = _TURN
+        self._any_timestamp = settings.any_timestamp
+        self._clock = 0
+        """When the clock was last read, in microseconds: what is likely by it is likely later, too."""
 
     # Its life.
 
@@ -147,7 +138,7 @@ class Injector:
                 await self.flush()
                 await self._session.settle()
         finally:
-            await self.close()
+            await self._close()
 
     async def open(self) -> None:
         """Draw a sequencer, announce the process, and learn the routing; once.
@@ -158,12 +149,26 @@ class Injector:
             raise UsageError("an injector is opened once: make another one")
         self._opened = True
         await self._session.open()
+        self._monitor.start()
 
-    async def close(self) -> None:
-        """Hang up at once. What is not ACKed stays unsure: send it again, under the same ids, from a new injector."""
-        if self._retrying is not None:
-            self._retrying.cancel()
-            await asyncio.gather(self._retrying, return_exceptions=True)
+    async def close(self, timeout: float | None = None) -> None:
+        """Close all connections. What is not ACKed stays unsure: send it again, by the same ids, from a new injector.
+
+        Args:
+            timeout: Seconds to wait for the ACKs of everything that was sent. None does not wait.
+
+        Raises:
+            NotAckedError: Not everything was ACKed in time. The injector is closed all the same.
+        """
+        try:
+            if timeout is not None and self._session.is_open:
+                await self.flush(timeout)
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        await self._monitor.close()
+        await self._retries.close()
         await self._session.close()
         await self._asker.close()
 
@@ -185,6 +190,7 @@ class Injector:
         self._session.check()
         ids = None if id is None else (id,)
         positions = None if position is None else (checked_position(position),)
+        self._check_times((timestamp,), "a record's timestamp")
         scope = self._scope(ids, positions, partition, None)
         call = _Call((value,), (timestamp,), ids, positions, scope, None, False)
         columns = self._columns_of_one(call) if self._fits(scope, timestamp) else None
@@ -202,6 +208,24 @@ class Injector:
         if self._turn <= 0:
             self._turn = _TURN
             await asyncio.sleep(0)
+
+    def _check_times(self, times: Sequence[int], what: str) -> None:
+        """UsageError for a time that is probably written in another unit."""
+        if self._any_timestamp or not times:
+            return
+        try:
+            unlikely_times = [at for at in (min(times), max(times)) if not self._is_likely(at)]
+        except TypeError:
+            return  # no number: the core says so
+        if unlikely_times:
+            told = unlikely(unlikely_times[0], self._clock, _IN_UNITS, _MEANT)
+            raise UsageError(f"{what} of stream {self.stream!r}: {told}")
+
+    def _is_likely(self, time_us: int) -> bool:
+        if is_likely(time_us, self._clock) or not MIN_TIMESTAMP < time_us < MAX_TIMESTAMP:
+            return True
+        self._clock = time.time_ns() // 1_000
+        return is_likely(time_us, self._clock)
 
     def _fits(self, scope: IdScope | None, timestamp: int) -> bool:
         """Whether a record may be gathered with those before it, without waiting for anything."""
@@ -266,6 +290,7 @@ class Injector:
         for name, given in keys.items() if isinstance(keys, Mapping) else [("every consumer", keys)]:
             if given is not None and len(given) != count:
                 raise UsageError(f"{count} values, but {len(given)} keys for {name}")
+        self._check_times(timestamps, "a record's timestamp")
         scope = self._scope(ids, positions, partition, batch)
         await self._send_columns(_Call(values, timestamps, ids, positions, scope, keys, encoded))
 
@@ -313,14 +338,14 @@ class Injector:
         self._session.add(columns)
         if call.scope is None:
             self._drawn += len(columns.values)
-        self._watch_unkeyed()
+        self._retries.start()
         return start + len(columns.values)
 
     def _encoded(self, call: _Call, start: int, end: int) -> list[bytes]:
         values = call.values[start:end]
         form = self._session.routing.format
         data = self._encoder.check(values) if call.encoded else self._encoder.encode(values, form)
-        return _within(data, _CHUNK_BYTES)
+        return within(data, _CHUNK_BYTES)
 
     async def _key_column(self, name: str, call: _Call, start: int, data: Sequence[bytes]) -> KeyColumn:
         """What one consumer says of the records from ``start`` on, whose encoded values are ``data``."""
@@ -354,49 +379,6 @@ class Injector:
         keys = {name: column.keys for name, column in present.items()}
         why = {name: column.why for name, column in present.items() if len(column.keys) < count}
         return Columns(data[:count], call.timestamps[start : start + count], keys, scope, known, why)
-
-    # Records that wait for their keys.
-
-    def _watch_unkeyed(self) -> None:
-        if self._session.core.unkeyed and (self._retrying is None or self._retrying.done()):
-            self._retrying = asyncio.create_task(self._retry_keys(), name=f"keys of {self.stream}")
-
-    async def _retry_keys(self) -> None:
-        """Look for the keys of waiting records again and again, until none waits."""
-        session, unkeyed = self._session, self._session.core.unkeyed
-        told: dict[str, str] = {}
-        while unkeyed and session.is_open and session.core.failed is None:
-            for name, (count, why) in unkeyed.consumers().items():
-                if told.get(name) != why:
-                    log.warning("%s: %d records wait for their keys: %s", self._named(name), count, why)
-                    told[name] = why
-            released = [await self._retry_head(head) for head in unkeyed.heads(_CHUNK)]
-            if not any(released):
-                await asyncio.sleep(_KEY_RETRY_SECONDS)
-
-    async def _retry_head(self, head: UnkeyedHead) -> bool:
-        """Ask for the keys of the first records of a queue; whether any goes on."""
-        routing = self._session.routing
-        consumer = routing.consumers.get(head.consumer)
-        if consumer is None:
-            return False
-        rows = head.records
-        keys = [row.key for row in takewhile(lambda row: row.key is not None, rows)]
-        values = [row.value for row in takewhile(lambda row: row.key is None, rows[len(keys) :])]
-        why = ""
-        if values:
-            column = await self._keying.column(consumer, None, _within(values, _CHUNK_BYTES), None, routing.format)
-            keys += column.keys
-            why = column.why
-        self._session.keyed(head, [key for key in keys if key is not None], why)
-        return bool(keys)
-
-    def _named(self, incarnation: str) -> str:
-        """A consumer as people know it."""
-        consumer = self._session.routing.consumers.get(incarnation)
-        if consumer is None or consumer.log:
-            return incarnation
-        return f"{consumer.topology}/{consumer.computation}"
 
     def _known(self, call: _Call, part: slice) -> tuple[IdScope, Sequence[int] | Sequence[bytes]]:
         """The ids of records, and within what they are unique."""
@@ -469,6 +451,7 @@ class Injector:
         """
         self._session.check()
         self._check_publishes()
+        self._check_times((watermark,), "the watermark")
         if self._session.asleep:
             await self._session.wake()
         self._drain()
@@ -487,23 +470,53 @@ class Injector:
         self._session.core.publication.idle()
         self._session.publish()
 
-    async def flush(self) -> None:
-        """Wait until every record sent so far is ACKed by every consumer: it took effect, and will not be forgotten."""
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record sent so far is ACKed by every consumer: it took effect, and will not be forgotten.
+
+        Args:
+            timeout: Seconds to wait at most. None waits without end, and the log says what does not ACK.
+
+        Raises:
+            NotAckedError: Not everything was ACKed in time; it names the computation that does not ACK, and says why.
+            InjectorError: The injector has stopped.
+        """
         self._drain()
         target = self._session.core.accepted
-        await self._session.until(lambda: self._session.core.flushed(target))
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                await self._session.until(lambda: self._session.core.flushed(target))
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            why = await self._monitor.explain()
+            raise NotAckedError(self.stream, self.process, timeout or 0.0, why) from error
 
-    async def finish(self) -> None:
+    @property
+    def stall(self) -> str:
+        """Which computation does not ACK, and why, if nothing was ACKed for ten seconds; else an empty text."""
+        return self._monitor.text
+
+    async def settle(self) -> None:
+        """Wait until the low watermark authority has in its journal what is published now: no restart forgets it.
+
+        Raises:
+            InjectorError: The authority does not confirm it within ``patience`` seconds.
+        """
+        self._drain()
+        await self._session.settle()
+
+    async def finish(self, timeout: float | None = None) -> None:
         """The end of this process's part of the stream: waits for the ACKs, then publishes plus infinity. Final.
 
-        Nothing is taken any more from the call on. If it fails or is cancelled, call it again.
+        Nothing is taken any more from the call on. If it fails or is cancelled, call it again. ``timeout`` and errors
+        are those of :meth:`flush`.
         """
         self._check_publishes()
         if not self._session.core.publication.finishing:
             self._session.check()
             self._drain()
             self._session.core.publication.finish()
-        await self.flush()
+        await self.flush(timeout)
         await self._session.settle()
 
     def _check_publishes(self) -> None:
@@ -517,13 +530,6 @@ class Injector:
         """
         self._drain()
         return self._session.core.acknowledged(partition_scope(self.stream, self._source, partition))
-
-
-def _within(data: list[bytes], most: int) -> list[bytes]:
-    """As many of ``data`` as come to ``most`` bytes, and at least one."""
-    while len(data) > 1 and sum(map(len, data)) > most:
-        data = data[: len(data) // 2]
-    return data
 
 
 def _cut(keys: GivenKeys | None, part: slice) -> GivenKeys | None:
