@@ -69,11 +69,10 @@ async def test_a_stall_is_logged_with_its_reason(
         await injector.send(ORDER, timestamp=5)
         await injector.flush()
         await control.pause("late-shop")
-        while all(route.address for one in injector._session.routing.consumers.values() for route in one.routes):
-            await asyncio.sleep(0.01)  # what it looks at has no event
+        await injector._session.until(lambda: not any(route.address for route in routes(injector)))
         await injector.send(ORDER, timestamp=6)
-        while not injector.stall:
-            await asyncio.sleep(0.01)  # as above
+        while not injector.stall:  # noqa: ASYNC110  # it has no event
+            await asyncio.sleep(0.01)
         assert "late-shop/hours has not ACKed 1 records" in injector.stall
         assert "is paused" in injector.stall
         assert injector.stall in caplog.text

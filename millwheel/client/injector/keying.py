@@ -46,8 +46,8 @@ class KeyColumn:
         self.problems = {at: error for at, error in self.problems.items() if at < count}
 
 
-def first_refused(columns: Iterable[KeyColumn]) -> tuple[int, MillwheelError] | None:
-    """The first record that no consumer takes, and why; None if there is none.
+def first_refused(columns: Iterable[KeyColumn], *, strict: bool = False) -> tuple[int, MillwheelError] | None:
+    """The first record that no consumer takes (``strict``: that one does not), and why; None if there is none.
 
     A consumer whose keys are unknown says nothing, nor does one behind its first record without a key: the rest waits
     for it anyway.
@@ -55,8 +55,9 @@ def first_refused(columns: Iterable[KeyColumn]) -> tuple[int, MillwheelError] | 
     voters = [column for column in columns if not column.unknown]
     for at in sorted({index for column in voters for index in column.problems}):
         live = [column for column in voters if len(column.keys) >= at]
-        if live and all(at in column.problems for column in live):
-            return at, live[0].problems[at]
+        against = [column.problems[at] for column in live if at in column.problems]
+        if against and (strict or len(against) == len(live)):
+            return at, against[0]
     return None
 
 

@@ -19,6 +19,9 @@ class InjectorSettings:
     patience: float = 30.0
     check_types: bool = False
     """Have a worker check each record against the stream's declared type before it is accepted."""
+    strict_keys: bool = False
+    """Refuse a record that any consumer cannot take, instead of one that no consumer takes: for a sender that fails as
+    a whole and can name the record, such as a task of Spark."""
     any_timestamp: bool = field(default_factory=any_timestamp_default)
     """Take timestamps before 1980 or more than a year ahead, too. They are refused otherwise, for they are mostly
     written in another unit. The environment variable MILLWHEEL_ANY_TIMESTAMP=1 sets the default."""

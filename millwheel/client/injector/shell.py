@@ -120,6 +120,7 @@ class Injector:
         self._drawn = 0
         self._drawn_within: IdScope | None = None
         self._turn = _TURN
+        self._strict = settings.strict_keys
         self._any_timestamp = settings.any_timestamp
         self._clock = 0
         """When the clock was last read, in microseconds: what is likely by it is likely later, too."""
@@ -369,7 +370,7 @@ class Injector:
             for name, column in present.items()
             if not routing.consumers[name].log and not core.unkeyed.blocked(name, scope)
         ]
-        refused = first_refused(voters)
+        refused = first_refused(voters, strict=self._strict)
         if refused is not None and refused[0] == 0:
             raise refused[1]
         count = len(data) if refused is None else refused[0]
