@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import glob
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -91,7 +92,10 @@ def inject_file(
     if not tail:
         check_files(settings)
     name = process or f"files-{socket.gethostname()}"
-    done, late = asyncio.run(_inject(address, stream, name, settings))
+    try:
+        done, late = asyncio.run(_inject(address, stream, name, settings))
+    except asyncio.CancelledError:
+        raise typer.Exit(128 + signal.SIGTERM) from None
     skipped = f", {done.skipped:,} lines skipped" if done.skipped else ""
     typer.echo(f"{done.records:,} records injected into {stream}, {late:,} late{skipped}")
     if done.skipped and not done.records:
@@ -114,6 +118,10 @@ async def _inject(address: str, stream: str, process: str, settings: FileSetting
     def read() -> InjectionProgress:
         return InjectionProgress(files.records, files.skipped, injector.late, injector.unacked)
 
+    # An orderly end by a service manager leaves the process idle, as Ctrl-C does.
+    running = asyncio.current_task()
+    assert running is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     async with showing(read, sys.stderr), injector:
         await files.run()
     return files, injector.late

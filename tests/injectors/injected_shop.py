@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 import millwheel as mw
+from millwheel import windows
 
 
 class Order(msgspec.Struct, rename={"customer": "user"}):
@@ -94,3 +95,16 @@ class Poisoned(mw.Computation[Order, int]):
 poisoned = mw.Topology("poisoned")
 poisoned.source("orders", Order)
 poisoned.add(Poisoned, inputs={"orders": mw.key("customer")})
+
+two_phases = mw.Topology("two-phases")
+two_phases.source("orders", Order)
+windows.two_phase(
+    two_phases,
+    "busy-users",
+    source="orders",
+    key_of=lambda order: order.customer,
+    windows=windows.tumbling(mw.seconds(1)),
+    aggregator=windows.count(),
+    output="busy",
+    result_type=int,
+)

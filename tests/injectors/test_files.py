@@ -294,3 +294,37 @@ async def test_a_stream_keyed_by_code_is_fed_by_files(server: DevServer, submit:
     assert {row["bucket"]: row["count"] for row in await everything(server.address, "totals")} == {
         "0": 1_000, "1": 1_000, "2": 1_000
     }  # fmt: skip
+
+
+async def test_a_tail_that_is_ended_leaves_its_process_idle(server: DevServer, submit: Submit, logs: Path) -> None:
+    await submit("shop")
+    write(logs / "a.jsonl", 0, 10)
+    arguments = [
+        "inject",
+        "file",
+        "orders",
+        str(logs),
+        "--tail",
+        "--timestamp",
+        "t",
+        "--unit",
+        "us",
+        "--process",
+        "cli",
+    ]
+    program = [sys.executable, "-c", "from millwheel.cli.main import main; main()"]
+    arguments = ["inject", "file", "orders", str(logs), *options, "--address", server.address]
+    tail = await asyncio.create_subprocess_exec(*program, *arguments)
+    await tail_of(server, 10)
+    assert await states(server) == {"cli": "active"}
+    tail.terminate()
+    assert await asyncio.wait_for(tail.wait(), 20) == 143
+    assert await states(server) == {"cli": "idle"}
+
+
+async def test_a_two_phase_aggregation_is_fed_by_files(server: DevServer, submit: Submit, logs: Path) -> None:
+    await submit("two_phases")
+    write(logs / "a.jsonl", 0, 1_000)
+    options = ["--timestamp", "t", "--unit", "us", "--finish"]
+    assert (await command(server, "inject", "file", "orders", str(logs), *options))[0] == 0
+    assert sum(row["value"] for row in await everything(server.address, "busy")) == 1_000
