@@ -299,19 +299,7 @@ async def test_a_stream_keyed_by_code_is_fed_by_files(server: DevServer, submit:
 async def test_a_tail_that_is_ended_leaves_its_process_idle(server: DevServer, submit: Submit, logs: Path) -> None:
     await submit("shop")
     write(logs / "a.jsonl", 0, 10)
-    arguments = [
-        "inject",
-        "file",
-        "orders",
-        str(logs),
-        "--tail",
-        "--timestamp",
-        "t",
-        "--unit",
-        "us",
-        "--process",
-        "cli",
-    ]
+    options = ["--tail", "--timestamp", "t", "--unit", "us", "--process", "cli"]
     program = [sys.executable, "-c", "from millwheel.cli.main import main; main()"]
     arguments = ["inject", "file", "orders", str(logs), *options, "--address", server.address]
     tail = await asyncio.create_subprocess_exec(*program, *arguments)
