@@ -6,6 +6,9 @@ it has no second effect. So a name stands for one content: files grow at their e
 replaced under the same name.
 
 The oldest file is read first, and the injector low watermark is that of the oldest unfinished one.
+
+A run that ends, whether well or by an error, leaves its process idle: no low watermark waits for it. Only ``finish``
+ends the process's part of the stream for good.
 """
 
 from __future__ import annotations
@@ -17,23 +20,28 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from millwheel.client.injector import Injector
+from millwheel.client.injector.likelihood import UNIT_NANOSECONDS, any_timestamp_default, is_likely, unlikely
 from millwheel.core.time import Duration
 from millwheel.injectors.parsing import ColumnType, FileFormat, LineError, LineParser, TimestampField
 from millwheel.injectors.progress import FileProgress, ReadingProgress
-from millwheel.sdk.errors import MillwheelError, UsageError
+from millwheel.sdk.errors import KeyExtractionError, MillwheelError, TooLargeError, UsageError, ValueEncodeError
 
-__all__ = ["FileInjector", "FileSettings", "SourceError"]
+__all__ = ["FileInjector", "FileSettings", "SourceError", "check_files"]
 
 log = logging.getLogger("millwheel.injectors")
 
 _READ_BYTES: Final = 256 << 10
 _LONGEST_LINE: Final = 4 << 20
 _SAVE_SECONDS: Final = 1.0
+_LEAVE_SECONDS: Final = 5.0
+"""How long a run that has failed tries to leave its process idle."""
+_MAX_WARNINGS: Final = 10
+_UNIT_OPTIONS: Final = {unit: f"--unit {unit}" for unit in UNIT_NANOSECONDS}
 _NONE: Final = Duration(0)
 _TEN_SECONDS: Final = Duration(10_000_000)
 
@@ -43,6 +51,21 @@ class _Start(msgspec.Struct):
 
     offset: int
     created: int
+
+
+class _Row(NamedTuple):
+    """A line that is a record, and where it begins."""
+
+    offset: int
+    value: Any
+    timestamp: int
+
+
+class _BadLine(NamedTuple):
+    """A line that is no record of the stream."""
+
+    offset: int
+    error: MillwheelError
 
 
 class SourceError(MillwheelError):
@@ -56,11 +79,12 @@ class FileSettings:
     ``pattern``: relative to ``root``, as ``*.jsonl`` or ``**/*.log``. ``timestamp``: the field with a record's time;
     None gives every record of a file the time of the file's creation. ``disorder``: how much older than an earlier
     record of its file a record may be. ``tail``: go on with what is appended, and with new files; else read
-    what is there, and finish the stream. ``quiet``: in a tail, for how long a file that was read to its end
-    may still hold the watermark back. ``poll``: seconds between looks for news. ``checkpoint``: a file that
-    remembers how far everything is ACKed, so that a restart need not read it all again. ``skip_bad``: pass over
-    lines that are no records, with a warning, instead of stopping at them. Empty lines are passed over anyway.
-    ``types``: the CSV columns that are not text.
+    what is there. ``finish``: then finish the process, so that the low watermark passes everything; it takes no more
+    records. ``any_timestamp``: take times before 1980 and more than a year ahead, too. ``quiet``: in a tail, for
+    how long a file that was read to its end may still hold the watermark back. ``poll``: seconds between looks for
+    news. ``checkpoint``: a file that remembers how far everything is ACKed, so that a restart need not read it
+    all again. ``skip_bad``: pass over lines that are no records, with a warning, instead of stopping at them. Empty
+    lines are passed over anyway. ``types``: the CSV columns that are not text.
     """
 
     root: Path
@@ -69,11 +93,19 @@ class FileSettings:
     timestamp: TimestampField | None = None
     disorder: Duration = _NONE
     tail: bool = False
+    finish: bool = False
+    any_timestamp: bool = field(default_factory=any_timestamp_default)
     quiet: Duration = _TEN_SECONDS
     poll: float = 0.2
     checkpoint: Path | None = None
     skip_bad: bool = False
     types: Mapping[str, ColumnType] = field(default_factory=dict)
+
+
+def check_files(settings: FileSettings) -> None:
+    """See that there is something to read: SourceError if no file matches."""
+    if not _sizes(settings.root, settings.pattern):
+        raise SourceError(f"no file in {settings.root} matches {settings.pattern!r}: nothing is injected")
 
 
 class FileInjector:
@@ -85,6 +117,8 @@ class FileInjector:
         """``wall`` tells the time in microseconds. SourceError if there is a checkpoint that cannot be read."""
         if settings.form is FileFormat.LINES and settings.timestamp is not None:
             raise UsageError("raw lines have no fields to read a timestamp from: name another format")
+        if settings.finish and settings.tail:
+            raise UsageError("a tail has no end at which to finish: choose either finish or tail")
         self.records = 0
         """Records handed to the injector."""
         self.skipped = 0
@@ -101,26 +135,56 @@ class FileInjector:
     async def run(self) -> None:
         """Read everything, or follow the files until cancelled.
 
-        SourceError names a file and a place in it that stop the reading. What was read before is in.
+        Raises:
+            SourceError: It names a file and a line that stop the reading. What was read before is in.
+            InjectorError: The injector has stopped.
         """
         try:
-            while True:
-                looked = time.monotonic()
-                await self._look_around()
-                await self._publish()
-                while (file := self._progress.next_file()) is not None:
-                    await self._read(file)
-                    await self._publish()
-                    self._save_checkpoint()
-                    if time.monotonic() - looked > self._settings.poll:
-                        break
-                if self._progress.next_file() is None:
-                    if not self._settings.tail:
-                        break
-                    await asyncio.sleep(self._settings.poll)
-            await self._injector.finish()
+            if not self._settings.tail:
+                await asyncio.to_thread(check_files, self._settings)
+            await self._read_all()
+            if self._settings.finish:
+                await self._injector.finish()
+            else:
+                await self._injector.idle()
+        except BaseException:
+            await self._step_aside()
+            raise
         finally:
             self._save_checkpoint(at_once=True)
+
+    async def _read_all(self) -> None:
+        while True:
+            looked = time.monotonic()
+            await self._look_around()
+            await self._publish()
+            while (file := self._progress.next_file()) is not None:
+                await self._read(file)
+                await self._publish()
+                self._save_checkpoint()
+                if time.monotonic() - looked > self._settings.poll:
+                    break
+            if self._progress.next_file() is None:
+                if not self._settings.tail:
+                    return
+                await asyncio.sleep(self._settings.poll)
+
+    async def _step_aside(self) -> None:
+        """The run has failed: no low watermark is to wait for a process that sends nothing more."""
+        injector = self._injector
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await injector.idle()
+                await injector.settle()
+        except (MillwheelError, TimeoutError) as error:
+            log.warning(
+                "injector process %s stays active, and low watermarks wait for it (%s): run it again, or end it by "
+                "`millwheel injector finish %s %s`",
+                injector.process,
+                str(error) or "records are not ACKed",
+                injector.stream,
+                injector.process,
+            )
 
     # Files.
 
@@ -184,35 +248,86 @@ class FileInjector:
         if not lines:
             self._progress.reached_end(file.name)
             return
-        parser = self._parsers[file.name]
-        values: list[Any] = []
-        timestamps: list[int] = []
-        positions: list[int] = []
-        bad: SourceError | None = None
+        rows: list[_Row] = []
+        bad: _BadLine | None = None
         for offset, line in lines:
             if not line.strip():
                 continue
             try:
-                value, timestamp = parser.parse(line)
+                rows.append(_Row(offset, *self._parse(file.name, line)))
             except LineError as error:
-                bad = SourceError(f"{file.name}, byte {offset}: {error}")
+                bad = _BadLine(offset, error)
                 if not self._settings.skip_bad:
-                    end = offset
                     break
-                self.skipped += 1
-                log.warning("skipped: %s", bad)
-                continue
-            values.append(value)
-            timestamps.append(timestamp)
-            positions.append(offset)
-        if values:
-            self._idle = False
-            await self._injector.send_many(values, timestamps, positions=positions, partition=file.name)
-            self.records += len(values)
-        last = positions[-1] if positions else None
-        self._progress.read(file.name, end, max(timestamps, default=None), last, self._wall())
-        if bad is not None and not self._settings.skip_bad:
-            raise bad
+                await self._skip(file.name, bad)
+                bad = None
+        sent, refused = await self._send(file.name, rows)
+        bad = refused or bad
+        newest = max((row.timestamp for row in sent), default=None)
+        last = sent[-1].offset if sent else None
+        self._progress.read(file.name, end if bad is None else bad.offset, newest, last, self._wall())
+        if bad is not None:
+            raise await self._error(file.name, bad)
+
+    def _parse(self, name: str, line: bytes) -> tuple[Any, int]:
+        """A line's value and timestamp; LineError if it is no record, or its time is not likely."""
+        value, timestamp = self._parsers[name].parse(line)
+        now = self._wall()
+        if not self._settings.any_timestamp and not is_likely(timestamp, now):
+            time_field = self._settings.timestamp
+            if time_field is None:
+                what, unit = "the file's time of creation", "file"
+            else:
+                what, unit = f"the field {time_field.path!r}", time_field.unit.value
+            raise LineError(f"{what}: {unlikely(timestamp, now, _UNIT_OPTIONS, 'give --any-timestamp', unit)}")
+        return value, timestamp
+
+    async def _send(self, name: str, rows: list[_Row]) -> tuple[list[_Row], _BadLine | None]:
+        """Send records; those that were accepted, and the one that stops the reading, if there is one."""
+        sent: list[_Row] = []
+        start, step = 0, len(rows)
+        while start < len(rows):
+            part = rows[start : start + step]
+            before = self._injector.accepted
+            error: MillwheelError | None = None
+            try:
+                await self._injector.send_many(
+                    [row.value for row in part],
+                    [row.timestamp for row in part],
+                    positions=[row.offset for row in part],
+                    partition=name,
+                )
+            except (KeyExtractionError, TooLargeError, ValueEncodeError) as found:
+                error = found
+            count = self._injector.accepted - before
+            self._idle = self._idle and not count
+            self.records += count
+            sent += part[:count]
+            start += count
+            if error is None:
+                step = len(rows)
+            elif step > 1:
+                step = 1  # it is one of the next: which one is seen when they are sent alone
+            else:
+                bad = _BadLine(rows[start].offset, error)
+                if not self._settings.skip_bad:
+                    return sent, bad
+                await self._skip(name, bad)
+                start += 1
+                step = len(rows)
+        return sent, None
+
+    async def _skip(self, name: str, bad: _BadLine) -> None:
+        self.skipped += 1
+        if self.skipped <= _MAX_WARNINGS:
+            log.warning("skipped: %s", await self._error(name, bad))
+        if self.skipped == _MAX_WARNINGS:
+            log.warning("lines that are skipped from here on are counted, and not named")
+
+    async def _error(self, name: str, bad: _BadLine) -> SourceError:
+        """The error that names a line."""
+        number = await asyncio.to_thread(_line_number, self._settings.root / name, bad.offset)
+        return SourceError(f"{name}, line {number:,} (byte {bad.offset}): {bad.error}")
 
     # Watermark and checkpoint.
 
@@ -269,6 +384,16 @@ def _sizes(root: Path, pattern: str) -> dict[str, int]:
             if path.is_file():
                 found[path.relative_to(root).as_posix()] = path.stat().st_size
     return found
+
+
+def _line_number(path: Path, offset: int) -> int:
+    """The number of the line that begins at ``offset``, counted from 1."""
+    count = 1
+    with path.open("rb") as file:
+        while offset > 0 and (data := file.read(min(offset, _READ_BYTES))):
+            count += data.count(b"\n")
+            offset -= len(data)
+    return count
 
 
 def _created(path: Path) -> int:

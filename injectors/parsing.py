@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -30,11 +30,12 @@ class FileFormat(StrEnum):
 
 
 class TimeUnit(StrEnum):
-    """How a timestamp is written: a number of units since the epoch, or ISO 8601 (without a zone: UTC)."""
+    """How a timestamp is written: a number of units since 1970, or ISO 8601 with an offset from UTC."""
 
-    MICROSECONDS = "us"
-    MILLISECONDS = "ms"
     SECONDS = "s"
+    MILLISECONDS = "ms"
+    MICROSECONDS = "us"
+    NANOSECONDS = "ns"
     ISO = "iso"
 
 
@@ -58,7 +59,7 @@ class TimestampField:
     """Where a record's timestamp stands: a field of its value, by a dotted path."""
 
     path: str
-    unit: TimeUnit = TimeUnit.MICROSECONDS
+    unit: TimeUnit
 
     def read(self, value: Any) -> int:
         """The timestamp of ``value``, in microseconds; LineError if there is none."""
@@ -77,14 +78,24 @@ class TimestampField:
 
     def _convert(self, found: Any) -> int:
         if self.unit is TimeUnit.ISO:
-            moment = datetime.fromisoformat(found)
-            return from_datetime(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+            return self._iso(found)
         if isinstance(found, bool):
             raise TypeError("a truth value")
         if isinstance(found, str):
             found = float(found) if "." in found or "e" in found.lower() else int(found)
+        if self.unit is TimeUnit.NANOSECONDS:
+            return int(found // 1_000)
         scaled: float = found * _FACTOR[self.unit]
         return round(scaled)
+
+    def _iso(self, found: Any) -> int:
+        moment = datetime.fromisoformat(found)
+        if moment.tzinfo is None:
+            raise LineError(
+                f"the field {self.path!r} has no offset from UTC: {found!r:.80}; write it as 2026-11-22T20:00:00Z or "
+                "2026-11-22T21:00:00+01:00"
+            )
+        return from_datetime(moment)
 
 
 class LineParser:

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
+from millwheel.client.injector.likelihood import is_likely, unlikely
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.injectors.spark.errors import RowError
 from millwheel.injectors.spark.options import SinkOptions
 
 __all__ = ["RowReader", "Rows"]
+
+
+_IN_UNITS: Final = {
+    "s": "timestamp_seconds(column)",
+    "ms": "timestamp_millis(column)",
+    "us": "timestamp_micros(column)",
+    "ns": "timestamp_micros(column div 1000)",
+}
+_MEANT: Final = "set option 'any_timestamp' to true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +43,11 @@ class Rows:
 class RowReader:
     """Reads one partition's Arrow batches; counts the rows, so that an error can say which it was."""
 
-    def __init__(self, options: SinkOptions, partition: int) -> None:
+    def __init__(self, options: SinkOptions, partition: int, now: int) -> None:
+        """``now`` is the clock's time, in microseconds: by it a time is likely or not."""
         self._options = options
         self._partition = partition
+        self._now = now
         self._row = 0
 
     def read(self, batch: pa.RecordBatch) -> Rows:
@@ -48,6 +60,8 @@ class RowReader:
         self._refuse(ids, ids, first, options.id_column, "the id is", _no_id)
         for name in {options.timestamp_column, options.watermark_source}:
             self._refuse(ids, columns[name], first, name, "the time is", _no_time)
+            if not options.any_timestamp:
+                self._refuse_unlikely(ids, columns[name], first, name)
         values = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         newest = max(columns[options.watermark_source])
         return Rows(values, ids, columns[options.timestamp_column], newest, first)
@@ -60,6 +74,12 @@ class RowReader:
         at = next((index for index, value in enumerate(column) if bad(value)), None)
         if at is not None:
             why = f"column {name!r}: {what} {'null' if column[at] is None else repr(column[at])}"
+            raise RowError(self._options.stream, _shown(ids[at]), self._partition, first + at, why)
+
+    def _refuse_unlikely(self, ids: Sequence[Any], column: Sequence[int], first: int, name: str) -> None:
+        at = next((index for index, value in enumerate(column) if not is_likely(value, self._now)), None)
+        if at is not None:
+            why = f"column {name!r}: {unlikely(column[at], self._now, _IN_UNITS, _MEANT)}"
             raise RowError(self._options.stream, _shown(ids[at]), self._partition, first + at, why)
 
 

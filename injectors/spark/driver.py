@@ -64,7 +64,7 @@ async def _settle(options: SinkOptions, batch: BatchOf, watermark: int | None) -
 
 
 def _publisher(options: SinkOptions) -> Injector:
-    settings = InjectorSettings(patience=options.patience)
+    settings = InjectorSettings(patience=options.patience, any_timestamp=True)  # the tasks have looked at the times
     return Injector(options.address, options.stream, process=options.process, source=SOURCE, settings=settings)
 
 

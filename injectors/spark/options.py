@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final
 
 from millwheel.client.control import DEFAULT_ADDRESS
+from millwheel.client.injector.likelihood import any_timestamp_default
 from millwheel.injectors.spark.errors import OptionError, listed
 from millwheel.sdk.errors import did_you_mean
 
@@ -48,6 +49,7 @@ class SinkOptions:
     batch: int = 0
     end_of_input: bool = False
     patience: float = 60.0
+    any_timestamp: bool = field(default_factory=any_timestamp_default)
 
     @property
     def watermark_source(self) -> str:
@@ -162,5 +164,6 @@ _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
         "batch": _batch,
         "end_of_input": _boolean,
         "patience": _seconds,
+        "any_timestamp": _boolean,
     }
 )

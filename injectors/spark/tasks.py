@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -14,9 +15,9 @@ from millwheel.client.control import ControlClient
 from millwheel.client.injector import BatchOf, Injector, InjectorError, InjectorSettings
 from millwheel.injectors.spark.columns import RowReader, Rows
 from millwheel.injectors.spark.errors import SinkError
-from millwheel.injectors.spark.keys import CodeKeys, find_code_keys
 from millwheel.injectors.spark.loop import run
 from millwheel.injectors.spark.options import SinkOptions
+from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import MillwheelError
 
 __all__ = ["SOURCE", "TaskReport", "micro_batch", "write_partition"]
@@ -31,6 +32,11 @@ _SET_BACK = (
     "batch %d of %r is in, as are those up to %d: its rows are not sent. Spark itself repeats only the last batch; if "
     "this checkpoint was set back, what is new in its batches is lost: begin with a new checkpoint"
 )
+_FORMATS = {
+    specs.VALUE_FORMAT_PROTOBUF: "protobuf messages",
+    specs.VALUE_FORMAT_RAW: "raw bytes",
+    specs.VALUE_FORMAT_CUSTOM: "values of a codec of its own",
+}
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
@@ -67,7 +73,7 @@ def write_partition(
     RowError names the row that cannot become a record; what was sent before it stays, and a retry finds it there.
     """
     context = TaskContext.get()
-    reader = RowReader(options, context.partitionId() if context else 0)
+    reader = RowReader(options, context.partitionId() if context else 0, time.time_ns() // 1_000)
     rows, newest = 0, None
     partition: _Partition | None = None
     try:
@@ -75,11 +81,10 @@ def write_partition(
             if not arrow.num_rows:
                 continue
             if partition is None:
-                keys = run(_prepare(options, batch))
-                if keys is None:
+                if run(_is_in(options, batch)):
                     _drain(batches)
                     return TaskReport(batch, 0, None)
-                partition = _Partition(run(_open(options, sequencer)), batch, keys, reader)
+                partition = _Partition(run(_open(options, sequencer)), batch, reader)
             read = reader.read(arrow)
             run(partition.send(read))
             rows += len(read.values)
@@ -99,14 +104,15 @@ async def _open(options: SinkOptions, sequencer: int) -> Injector:
         process=options.process,
         source=SOURCE,
         sequencer=sequencer,
-        settings=InjectorSettings(patience=options.patience),
+        # The reader has looked at the times. A task fails for a row that a consumer cannot key, and names the row.
+        settings=InjectorSettings(patience=options.patience, any_timestamp=True, strict_keys=True),
     )
     await injector.open()
     return injector
 
 
-async def _prepare(options: SinkOptions, batch: BatchOf) -> CodeKeys | None:
-    """How to key rows; None if the batch is in already.
+async def _is_in(options: SinkOptions, batch: BatchOf) -> bool:
+    """Whether the batch is in already; SinkError if the stream takes no rows.
 
     Receivers would know the rows of such a batch themselves. But a consumer that has joined since then would
     take a replay for news.
@@ -116,8 +122,14 @@ async def _prepare(options: SinkOptions, batch: BatchOf) -> CodeKeys | None:
         if cursor > batch.batch:
             log.warning(_SET_BACK, batch.batch, batch.query, cursor)
         if cursor >= batch.batch:
-            return None
-        return await find_code_keys(client, options.stream)
+            return True
+        carried = _FORMATS.get((await client.routing(options.stream)).stream.format)
+        if carried:
+            raise SinkError(
+                f"stream {options.stream!r} carries {carried}, and a row is a mapping of its columns: write it to a "
+                "stream of msgpack, and convert it there"
+            )
+        return False
 
 
 def _drain(batches: Iterable[pa.RecordBatch]) -> None:
@@ -129,10 +141,9 @@ def _drain(batches: Iterable[pa.RecordBatch]) -> None:
 class _Partition:
     """The way of one partition's rows."""
 
-    def __init__(self, injector: Injector, batch: BatchOf, keys: CodeKeys, reader: RowReader) -> None:
+    def __init__(self, injector: Injector, batch: BatchOf, reader: RowReader) -> None:
         self.injector = injector
         self._batch = batch
-        self._keys = keys
         self._reader = reader
 
     async def send(self, rows: Rows) -> None:
@@ -146,13 +157,8 @@ class _Partition:
             raise
 
     async def _send(self, rows: Rows, start: int, end: int) -> None:
-        values = rows.values[start:end]
         await self.injector.send_many(
-            values,
-            rows.timestamps[start:end],
-            ids=rows.ids[start:end],
-            batch=self._batch,
-            keys=self._keys.columns(values),
+            rows.values[start:end], rows.timestamps[start:end], ids=rows.ids[start:end], batch=self._batch
         )
 
     async def _find_culprit(self, rows: Rows) -> None:

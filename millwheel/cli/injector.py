@@ -1,10 +1,8 @@
-"""``millwheel injector``: list, finish, retire, queries, retire-query; and ``millwheel inject file``."""
+"""``millwheel injector``: list, finish, retire, queries, retire-query."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,26 +12,18 @@ from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
-from millwheel.core.time import Timestamp, format_timestamp, seconds
-from millwheel.injectors.files import FileInjector, FileSettings
-from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
+from millwheel.core.time import Timestamp, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import injection_pb2 as injection
 from millwheel.sdk.errors import did_you_mean
 
-__all__ = ["app", "inject_app"]
+__all__ = ["app"]
 
 app = typer.Typer(
     help="Injectors: the processes that send records into streams.", no_args_is_help=True, add_completion=False
 )
-inject_app = typer.Typer(help="Send records into a stream.", no_args_is_help=True, add_completion=False)
-
-
-@inject_app.callback()
-def _sources() -> None:
-    """Send records into a stream."""
 
 
 @app.command("list")
@@ -187,62 +177,3 @@ def retire_query(
 
     asyncio.run(work())
     print(f"query {query} is retired")
-
-
-@inject_app.command("file")
-def inject_file(
-    stream: Annotated[str, typer.Argument(help="The stream to feed.")],
-    root: Annotated[Path, typer.Argument(help="A file, or the directory that they are in.", exists=True)],
-    pattern: Annotated[str, typer.Option(help="Which files below the directory, as *.jsonl or **/*.log.")] = "*",
-    form: Annotated[FileFormat, typer.Option("--format", help="What a line is.")] = FileFormat.JSONL,
-    timestamp: Annotated[str, typer.Option(help="The field with a record's time; default: the file's creation.")] = "",
-    unit: Annotated[TimeUnit, typer.Option(help="How that time is written.")] = TimeUnit.MICROSECONDS,
-    disorder: Annotated[
-        float, typer.Option(min=0, help="Seconds that a record may be older than one before it in its file.")
-    ] = 0.0,
-    tail: Annotated[bool, typer.Option("--tail", help="Go on with what is appended, and with new files.")] = False,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Remembers how far all is acknowledged, so that a restart reads less.")
-    ] = None,
-    process: Annotated[
-        str, typer.Option(help="This process's name, by default files-HOST; a second one of a name ends the first.")
-    ] = "",
-    column: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=TYPE", help="A CSV column that is int or float. May be repeated.")
-    ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Pass over lines that are no records.")] = False,
-    address: Address = DEFAULT_ADDRESS,
-) -> None:
-    """Inject records from files, one a line; what is read again later has no second effect."""
-    field = TimestampField(timestamp, unit) if timestamp else None
-    directory, names = (root.parent, root.name) if root.is_file() else (root, pattern)
-    settings = FileSettings(
-        directory,
-        names,
-        form,
-        field,
-        seconds(disorder),
-        tail=tail,
-        checkpoint=checkpoint,
-        skip_bad=skip_bad,
-        types=dict(_column_type(one) for one in column or ()),
-    )
-
-    async def work() -> FileInjector:
-        async with Injector(address, stream, process=process or f"files-{socket.gethostname()}") as injector:
-            files = FileInjector(injector, settings)
-            await files.run()
-            return files
-
-    done = asyncio.run(work())
-    skipped = f", {done.skipped:,} lines skipped" if done.skipped else ""
-    typer.echo(f"{done.records:,} records injected into {stream}{skipped}")
-
-
-def _column_type(option: str) -> tuple[str, ColumnType]:
-    name, _, kind = option.partition("=")
-    if not name or kind not in set(ColumnType):
-        raise typer.BadParameter(
-            f"{option!r} is not NAME=TYPE with a type of {', '.join(ColumnType)}", param_hint="--column"
-        )
-    return name, ColumnType(kind)

@@ -27,7 +27,7 @@ _NOUNS: Final = {
     "interval": "interval:app",
     "cluster": "cluster:app",
     "injector": "injector:app",
-    "inject": "injector:inject_app",
+    "inject": "inject:app",
     "master": "roles:master_app",
     "authority": "roles:authority_app",
     "worker": "roles:worker_app",

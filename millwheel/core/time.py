@@ -20,6 +20,9 @@ __all__ = [
     "Timestamp",
     "format_timestamp",
     "from_datetime",
+    "from_milliseconds",
+    "from_nanoseconds",
+    "from_seconds",
     "hours",
     "milliseconds",
     "minutes",
@@ -48,6 +51,33 @@ def from_datetime(moment: datetime) -> Timestamp:
     if moment.tzinfo is None:
         raise ValueError(f"{moment!r} has no time zone: give it one, for example tzinfo=timezone.utc")
     return Timestamp((moment - _EPOCH) // _MICROSECOND)
+
+
+def from_seconds(count: float) -> Timestamp:
+    """The timestamp of ``count`` seconds after 1970, as ``time.time()`` counts.
+
+    >>> from_seconds(1.5)
+    1500000
+    """
+    return Timestamp(round(count * 1_000_000))
+
+
+def from_milliseconds(count: float) -> Timestamp:
+    """The timestamp of ``count`` milliseconds after 1970.
+
+    >>> from_milliseconds(2)
+    2000
+    """
+    return Timestamp(round(count * 1_000))
+
+
+def from_nanoseconds(count: int) -> Timestamp:
+    """The timestamp of ``count`` nanoseconds after 1970, as ``time.time_ns()`` counts; rounded down.
+
+    >>> from_nanoseconds(2_999)
+    2
+    """
+    return Timestamp(count // 1_000)
 
 
 def to_datetime(timestamp: Timestamp) -> datetime:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 import millwheel as mw
+from millwheel import windows
 
 
 class Order(msgspec.Struct, rename={"customer": "user"}):
@@ -31,6 +34,14 @@ class Hours(mw.Computation[Order, int]):
         ctx.produce("totals", {"bucket": ctx.key, "count": ctx.state})
 
 
+class Loose(mw.Computation[Any, int]):
+    """Takes any order."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Any]) -> None:
+        """Counts."""
+        ctx.state += 1
+
+
 def bucket(order: Order) -> int:
     """A key by code."""
     return order.number % 3
@@ -47,3 +58,53 @@ codekeyed.add(Hours, inputs={"orders": mw.key(bucket)}, outputs={"totals": dict}
 throttled = mw.Topology("throttled")
 throttled.source("orders", Order, allowed_skew=mw.seconds(10))
 throttled.add(Echo, inputs={"orders": mw.key("customer")}, outputs={"echo": dict})
+
+
+def only_odd(order: Order) -> int:
+    """A key that some records do not have."""
+    if order.number % 2 == 0:
+        raise ValueError(f"even: {order.number}")
+    return order.number
+
+
+fussy = mw.Topology("fussy")
+fussy.source("orders", Order)
+fussy.add(Echo, inputs={"orders": mw.key(only_odd)}, outputs={"echo": dict})
+
+unkeyable = mw.Topology("unkeyable")
+unkeyable.source("orders", Any)
+unkeyable.add(Loose, inputs={"orders": mw.key("missing")})
+
+fussy_hours = mw.Topology("fussy-hours")
+fussy_hours.source("orders", Order)
+fussy_hours.add(Hours, inputs={"orders": mw.key(only_odd)}, outputs={"totals": dict})
+
+late_shop = mw.Topology("late-shop")
+late_shop.source("orders", Order)
+late_shop.add(Hours, inputs={"orders": mw.key(bucket)}, outputs={"totals": dict})
+
+
+class Poisoned(mw.Computation[Order, int]):
+    """Takes no order."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Order]) -> None:
+        """Fails."""
+        raise RuntimeError("poison")
+
+
+poisoned = mw.Topology("poisoned")
+poisoned.source("orders", Order)
+poisoned.add(Poisoned, inputs={"orders": mw.key("customer")})
+
+two_phases = mw.Topology("two-phases")
+two_phases.source("orders", Order)
+windows.two_phase(
+    two_phases,
+    "busy-users",
+    source="orders",
+    key_of=lambda order: order.customer,
+    windows=windows.tumbling(mw.seconds(1)),
+    aggregator=windows.count(),
+    output="busy",
+    result_type=int,
+)

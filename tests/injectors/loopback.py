@@ -288,7 +288,7 @@ def _route(consumer: Consumer) -> control_pb2.ConsumerRoute:
 async def cluster(seed: int, workers: int = 2) -> AsyncIterator[Cluster]:
     """Two consumers, some workers, a master and an authority."""
     consumers: dict[str, Consumer] = {}
-    started = [Worker(consumers, Random(seed + number)) for number in range(workers)]
+    started = [Worker(consumers, Random(seed + number)) for number in range(workers)]  # type: ignore[abstract]
     for worker in started:
         await worker.start()
     consumers["x"] = Consumer.new("x", started[0].address)

@@ -90,8 +90,12 @@ class InjectorMachine(RuleBasedStateMachine):
         rows=st.lists(st.tuples(keys, keys, st.integers(-3, 40)), min_size=1, max_size=9),
         gap=st.integers(0, 3),
         size=st.sampled_from([1, 8, 70]),
+        keyless=st.sampled_from(["", "", "", "x", "y", "z"]),
     )
-    def send(self, scope: IdScope, rows: list[tuple[bytes, bytes, int]], gap: int, size: int) -> None:
+    def send(
+        self, scope: IdScope, rows: list[tuple[bytes, bytes, int]], gap: int, size: int, keyless: str = ""
+    ) -> None:
+        """``keyless``: the consumer at which the later half of the records has no key yet."""
         rows = rows[: self.core.room()]
         if not rows:
             return
@@ -110,7 +114,19 @@ class InjectorMachine(RuleBasedStateMachine):
             late = timestamps[at] < self.last_published
             due = {name: column[at] for name, column in columns.items()}
             self.accepted.append((scope, ids[at], due, values[at], timestamps[at], frozenset(names), late))
+        if keyless in columns:
+            columns[keyless] = columns[keyless][: len(rows) // 2]
         self.perform(self.core.add(Columns(values, timestamps, columns, scope, ids), self.now))
+
+    @rule(pick=st.integers(0, 99), count=st.integers(0, 12))
+    def key(self, pick: int, count: int) -> None:
+        """The keys of some waiting records become known."""
+        heads = self.core.unkeyed.heads(20)
+        if heads:
+            head = heads[pick % len(heads)]
+            known = {(scope, id_): due for scope, id_, due, *_ in self.accepted}
+            keys = [known[head.scope, row.id][head.consumer] for row in head.records[:count]]
+            self.perform(self.core.keyed(head, keys, "not yet", self.now))
 
     @rule(step=st.integers(0, 30))
     def advance(self, step: int) -> None:
@@ -264,6 +280,7 @@ class InjectorMachine(RuleBasedStateMachine):
         for _ in range(400):
             if not self.core.unacked:
                 break
+            self.key(0, 20)
             self.connect()
             while self.network:
                 self.refuse_or_deliver(self.network.pop(0), 0)
@@ -314,8 +331,12 @@ def _walk(seed: int, steps: int) -> None:
     def address() -> str:
         return chance.choice(ADDRESSES)
 
+    def lost() -> str:
+        return chance.choice([*[""] * 9, "x", "y", "z"])
+
     moves: list[tuple[float, Callable[[], object]]] = [
-        (8, lambda: machine.send(chance.choice(SCOPES), rows(), chance.randrange(3), chance.choice([1, 8, 70]))),
+        (8, lambda: machine.send(chance.choice(SCOPES), rows(), pick() % 3, chance.choice([1, 8, 70]), lost())),
+        (4, lambda: machine.key(pick(), chance.randrange(12))),
         (2, lambda: machine.advance(chance.randrange(30))),
         (4, lambda: machine.broadcast()),
         (6, lambda: machine.arrive(pick(), chance.choice([0, 0, 0, 1, 2, 9]), chance.random() < 0.3)),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -18,12 +20,12 @@ from millwheel.client.injector import Injector
 from millwheel.client.subscription import From, Subscription
 from millwheel.core.time import Duration
 from millwheel.injectors.files import FileInjector, FileSettings, SourceError
-from millwheel.injectors.parsing import FileFormat, TimestampField
+from millwheel.injectors.parsing import FileFormat, TimestampField, TimeUnit
 from millwheel.sdk.errors import UsageError
 from tests.injectors.conftest import Submit
 from tests.injectors.test_with_server import everything
 
-FIELD = TimestampField("t")
+FIELD = TimestampField("t", TimeUnit.MICROSECONDS)
 
 
 def line(number: int, time: int = -1) -> str:
@@ -61,7 +63,7 @@ async def test_g1_g7_files_are_injected_once_and_none_is_late_fig_10(
     (logs / "empty.jsonl").touch()
     (logs / "other.txt").write_text("not ours")
     async with Injector(server.address, "orders") as injector:
-        files = FileInjector(injector, FileSettings(logs, "*.jsonl", timestamp=FIELD))
+        files = FileInjector(injector, FileSettings(logs, "*.jsonl", timestamp=FIELD, finish=True))
         await files.run()
     assert (files.records, files.skipped, injector.late) == (12_002, 0, 0)
     rows = await everything(server.address, "echo")
@@ -77,7 +79,7 @@ async def test_g1_a_restarted_reader_injects_nothing_twice_5_2(
     write(logs / "a.jsonl", 0, 20_000)
     write(logs / "b.jsonl", 20_000, 25_000)
     checkpoint = tmp_path / "checkpoint.json" if kept else None
-    settings = FileSettings(logs, timestamp=FIELD, checkpoint=checkpoint)
+    settings = FileSettings(logs, timestamp=FIELD, checkpoint=checkpoint, finish=True)
     first = Injector(server.address, "orders")
     await first.open()
     reader = asyncio.create_task(FileInjector(first, settings).run())
@@ -135,7 +137,7 @@ async def test_csv_and_files_that_cannot_be_read(server: DevServer, submit: Subm
     settings = FileSettings(logs, "*.jsonl", timestamp=FIELD)
     async with Injector(server.address, "orders") as injector:
         (logs / "a.jsonl").write_text(line(1) + "nonsense\n" + line(2))
-        with pytest.raises(SourceError, match=r"a.jsonl, byte 36: no JSON"):
+        with pytest.raises(SourceError, match=r"a.jsonl, line 2 \(byte 36\): no JSON"):
             await FileInjector(injector, settings).run()
         await injector.flush()
         tail = FileSettings(logs, "*.log", timestamp=FIELD, tail=True, poll=0.01)
@@ -164,7 +166,7 @@ async def test_a_checkpoint_that_cannot_be_written_stops_nothing_5_2(
     # In the way, as a full disk would be.
     (tmp_path / "checkpoint.json.new").mkdir()
     async with Injector(server.address, "orders") as injector:
-        settings = FileSettings(logs, timestamp=FIELD, checkpoint=tmp_path / "checkpoint.json")
+        settings = FileSettings(logs, timestamp=FIELD, checkpoint=tmp_path / "checkpoint.json", finish=True)
         await FileInjector(injector, settings).run()
     assert "checkpoint.json is not written" in caplog.text
     assert numbers(await everything(server.address, "echo")) == Counter(range(100))
@@ -181,37 +183,136 @@ async def tail_of(server: DevServer, count: int) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["number"])
 
 
+Outcome = tuple[int, str, str]
+
+
+async def command(server: DevServer, *arguments: str, **environment: str) -> Outcome:
+    """What the command line answers: its code, what it prints, and its errors."""
+
+    def run() -> Outcome:
+        program = [sys.executable, "-c", "from millwheel.cli.main import main; main()", *arguments]
+        done = subprocess.run(
+            [*program, "--address", server.address],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, "COLUMNS": "200", **environment},
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return await asyncio.to_thread(run)
+
+
+async def states(server: DevServer) -> dict[str, str]:
+    """The state of each injector process."""
+    _, out, _ = await command(server, "injector", "list", "-o", "json")
+    return {one["process"]: one["state"] for one in json.loads(out)}
+
+
 async def test_the_command_line_injects_and_lists(server: DevServer, submit: Submit, logs: Path) -> None:
     await submit("shop")
     rows = "".join(f"u{number % 3},{number},{number}\r\n" for number in range(50))
     (logs / "orders.csv").write_bytes(("user,number,t\r\n" + rows + "oops\r\n").encode())
-
-    def run(*arguments: str) -> str:
-        command = [sys.executable, "-c", "from millwheel.cli.main import main; main()", *arguments]
-        done = subprocess.run(
-            [*command, "--address", server.address], capture_output=True, text=True, timeout=30, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    options = (
-        "--format",
-        "csv",
-        "--timestamp",
-        "t",
-        "--unit",
-        "s",
-        "--process",
-        "cli",
-        "--skip-bad",
-        "--column",
-        "number=int",
-    )
-    told = await asyncio.to_thread(run, "inject", "file", "orders", str(logs), *options)
-    assert told == "50 records injected into orders, 1 lines skipped\n"
+    options = "--format csv --timestamp t --unit s --process cli --skip-bad --column number=int --finish"
+    code, told, errors = await command(server, "inject", "file", "orders", str(logs), *options.split())
+    assert (code, told) == (0, "50 records injected into orders, 0 late, 1 lines skipped\n"), errors
+    assert "orders.csv, line 52 (byte " in errors
     assert numbers(await everything(server.address, "echo")) == Counter(range(50))
-    listed = json.loads(await asyncio.to_thread(run, "injector", "list", "orders", "-o", "json"))
-    assert [(one["stream"], one["process"], one["state"], one["watermark"]) for one in listed] == [
-        ("orders", "cli", "finished", "+inf")
-    ]
-    assert "finished" in await asyncio.to_thread(run, "injector", "list")
+    assert await states(server) == {"cli": "finished"}
+
+
+async def test_without_finish_a_process_is_idle_and_goes_on(server: DevServer, submit: Submit, logs: Path) -> None:
+    await submit("shop")
+    write(logs / "a.jsonl", 0, 10)
+    options = ["--timestamp", "t", "--unit", "us", "--process", "cli"]
+    assert (await command(server, "inject", "file", "orders", str(logs), *options))[0] == 0
+    assert await states(server) == {"cli": "idle"}
+    write(logs / "a.jsonl", 10, 15, "a")
+    code, told, _ = await command(server, "inject", "file", "orders", str(logs / "a.jsonl"), *options, "--finish")
+    # Those that come again are behind the watermark, and known.
+    assert (code, told) == (0, "15 records injected into orders, 9 late\n")
+    assert numbers(await everything(server.address, "echo")) == Counter(range(15))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--pattern", "*.nothing"], "no file in .* matches '\\*.nothing'"),
+        (["--timestamp", "t"], "say how the field 't' is written"),
+        (["--timestamp", "t", "--unit", "us"], "a.jsonl, line 3 .*field 't': 2 as microseconds is 1970"),
+        (["--timestamp", "at", "--unit", "s", "--any-timestamp"], "a.jsonl, line 1 .*no field 'at'"),
+        (["--tail", "--finish"], "no end"),
+    ],
+)
+async def test_a_refused_run_leaves_no_active_process(
+    server: DevServer, submit: Submit, logs: Path, options: list[str], said: str
+) -> None:
+    await submit("shop")
+    (logs / "a.jsonl").write_text(line(0, 1_700_000_000_000_000) + line(1, 1_700_000_000_000_000) + line(2, 2))
+    code, _, errors = await command(server, "inject", "file", "orders", str(logs), *options, MILLWHEEL_ANY_TIMESTAMP="")
+    assert code != 0
+    assert re.search(said, errors), errors
+    assert "active" not in (await states(server)).values()
+    code, _, errors = await command(
+        server, "inject", "file", "orders", str(logs), "--timestamp", "t", "--unit", "us", "--any-timestamp"
+    )
+    assert code == 0, errors
+
+
+async def test_a_unit_that_is_probably_wrong_is_named(server: DevServer, submit: Submit, logs: Path) -> None:
+    await submit("shop")
+    (logs / "a.jsonl").write_text(line(0, 1_700_000_000))
+    options = ["--timestamp", "t", "--unit", "ms"]
+    _, _, errors = await command(server, "inject", "file", "orders", str(logs), *options, MILLWHEEL_ANY_TIMESTAMP="")
+    assert "did you mean --unit s? If not, give --any-timestamp" in " ".join(errors.split())
+
+
+async def test_a_line_that_is_not_of_the_declared_type_is_named(server: DevServer, submit: Submit, logs: Path) -> None:
+    await submit("shop")
+    bad = json.dumps({"user": "u", "number": "seven", "t": 1}) + "\n"
+    keyless = json.dumps({"number": 7, "t": 1}) + "\n"
+    (logs / "a.jsonl").write_text(line(1) + bad + line(2) + keyless + line(3))
+    options = ["--timestamp", "t", "--unit", "us", "--process", "cli"]
+    code, _, errors = await command(server, "inject", "file", "orders", str(logs), *options)
+    assert code != 0
+    assert re.search(r"a.jsonl, line 2 \(byte \d+\): .*`int`, got `str`.*number", " ".join(errors.split()))
+    assert await states(server) == {"cli": "idle"}
+    code, told, errors = await command(
+        server, "inject", "file", "orders", str(logs), *options, "--skip-bad", "--finish"
+    )
+    assert (code, told) == (0, "3 records injected into orders, 0 late, 2 lines skipped\n"), errors
+    assert numbers(await everything(server.address, "echo")) == Counter([1, 2, 3])
+
+
+async def test_a_stream_keyed_by_code_is_fed_by_files(server: DevServer, submit: Submit, logs: Path) -> None:
+    await submit("codekeyed")
+    write(logs / "a.jsonl", 0, 3_000)
+    options = ["--timestamp", "t", "--unit", "us", "--finish"]
+    code, told, errors = await command(server, "inject", "file", "orders", str(logs), *options)
+    assert (code, told) == (0, "3,000 records injected into orders, 0 late\n"), errors
+    assert {row["bucket"]: row["count"] for row in await everything(server.address, "totals")} == {
+        "0": 1_000, "1": 1_000, "2": 1_000
+    }  # fmt: skip
+
+
+async def test_a_tail_that_is_ended_leaves_its_process_idle(server: DevServer, submit: Submit, logs: Path) -> None:
+    await submit("shop")
+    write(logs / "a.jsonl", 0, 10)
+    options = ["--tail", "--timestamp", "t", "--unit", "us", "--process", "cli"]
+    program = [sys.executable, "-c", "from millwheel.cli.main import main; main()"]
+    arguments = ["inject", "file", "orders", str(logs), *options, "--address", server.address]
+    tail = await asyncio.create_subprocess_exec(*program, *arguments)
+    await tail_of(server, 10)
+    assert await states(server) == {"cli": "active"}
+    tail.terminate()
+    assert await asyncio.wait_for(tail.wait(), 20) == 143
+    assert await states(server) == {"cli": "idle"}
+
+
+async def test_a_two_phase_aggregation_is_fed_by_files(server: DevServer, submit: Submit, logs: Path) -> None:
+    await submit("two_phases")
+    write(logs / "a.jsonl", 0, 1_000)
+    options = ["--timestamp", "t", "--unit", "us", "--finish"]
+    assert (await command(server, "inject", "file", "orders", str(logs), *options))[0] == 0
+    assert sum(row["value"] for row in await everything(server.address, "busy")) == 1_000

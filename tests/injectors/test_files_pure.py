@@ -20,7 +20,8 @@ from millwheel.sdk.errors import UsageError
         ('"7"', TimeUnit.SECONDS, 7_000_000),
         ('"1.5e3"', TimeUnit.MILLISECONDS, 1_500_000),
         ("9007199254740993", TimeUnit.MICROSECONDS, 9007199254740993),
-        ('"1970-01-01T00:00:01"', TimeUnit.ISO, 1_000_000),
+        ("1500000", TimeUnit.NANOSECONDS, 1_500),
+        ("1700000000123456789", TimeUnit.NANOSECONDS, 1_700_000_000_123_456),
         ('"1970-01-01T01:00:01.000002+01:00"', TimeUnit.ISO, 1_000_002),
         ('"1970-01-01T00:00:02Z"', TimeUnit.ISO, 2_000_000),
     ],
@@ -29,6 +30,12 @@ def test_timestamps_are_read_as_they_are_written(written: str, unit: TimeUnit, e
     parser = LineParser(FileFormat.JSONL, TimestampField("at.time", unit), 0)
     line = f'{{"at": {{"time": {written}}}}}'.encode()
     assert parser.parse(line)[1] == expected
+
+
+def test_an_iso_time_without_an_offset_is_refused() -> None:
+    parser = LineParser(FileFormat.JSONL, TimestampField("t", TimeUnit.ISO), 0)
+    with pytest.raises(LineError, match="no offset from UTC: '2026-11-22T20:00:00'; write it as"):
+        parser.parse(b'{"t": "2026-11-22T20:00:00"}')
 
 
 @pytest.mark.parametrize(
@@ -50,7 +57,7 @@ def test_timestamps_are_read_as_they_are_written(written: str, unit: TimeUnit, e
 )
 def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
     with pytest.raises(LineError, match=r"JSON|field 't'"):
-        LineParser(FileFormat.JSONL, TimestampField("t"), 0).parse(line)
+        LineParser(FileFormat.JSONL, TimestampField("t", TimeUnit.MICROSECONDS), 0).parse(line)
 
 
 def test_csv_rows_stand_under_their_header() -> None:
@@ -75,7 +82,7 @@ def test_csv_columns_may_be_numbers() -> None:
 def test_raw_lines_are_their_bytes_at_the_time_of_their_file() -> None:
     assert LineParser(FileFormat.LINES, None, 77).parse(b"\xff x ") == (b"\xff x ", 77)
     with pytest.raises(UsageError, match="raw lines have no fields"):
-        LineParser(FileFormat.LINES, TimestampField("t"), 0)
+        LineParser(FileFormat.LINES, TimestampField("t", TimeUnit.MICROSECONDS), 0)
 
 
 def test_g7_the_watermark_is_the_oldest_unfinished_files_bound_fig_10() -> None:

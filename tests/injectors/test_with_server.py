@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import Counter
 from typing import Any
 
@@ -21,10 +22,12 @@ from millwheel.client.injector import (
 from millwheel.client.subscription import From, Subscription
 from millwheel.core.time import MAX_TIMESTAMP, hours, seconds
 from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1.topology_pb2 import CodeReference
 from millwheel.sdk.errors import KeyExtractionError, UsageError, ValueEncodeError
 from tests.injectors import injected_shop as sample
 from tests.injectors.conftest import Submit
 from tests.injectors.injected_shop import Order
+from tests.sdk.test_odd_packages import packed
 
 ORDERS = [Order(f"user-{number % 7}", number) for number in range(2_500)]
 TIMES = [1_000_000 + number for number in range(2_500)]
@@ -157,11 +160,13 @@ async def test_a_delegates_records_are_taken_wherever_the_watermark_is_9(server:
     check_once(await everything(server.address, "echo"), ORDERS[:2])
 
 
-async def test_keys_by_code_need_the_topology_or_the_keys_4_2(server: DevServer, submit: Submit) -> None:
+async def test_a_worker_extracts_keys_that_only_code_can_tell_4_2(server: DevServer, submit: Submit) -> None:
     await submit("codekeyed")
+    plain = [{"user": order.customer, "number": order.number} for order in ORDERS]
     async with Injector(server.address, "orders", process="plain") as injector:
-        with pytest.raises(KeyExtractionError, match=r"by code \(.*bucket\): pass that topology=, or keys="):
-            await injector.send({"user": "u", "number": 1}, timestamp=5)
+        await injector.send_many(plain[:2_000], TIMES[:2_000], positions=range(2_000))
+        for number in range(2_000, 2_500):
+            await injector.send(plain[number], timestamp=TIMES[number], position=number)
         data = [msgspec.msgpack.encode(order) for order in ORDERS[:10]]
         await injector.send_many(data, TIMES[:10], encoded=True, keys={"hours": ["given"] * 10})
         await injector.send_many(data, TIMES[:10], encoded=True, keys=["given"] * 10)
@@ -170,7 +175,71 @@ async def test_keys_by_code_need_the_topology_or_the_keys_4_2(server: DevServer,
             await typed.finish()
         await injector.finish()
     totals = {row["bucket"]: row["count"] for row in await everything(server.address, "totals")}
-    assert totals == {"given": 20, "0": 834, "1": 833, "2": 833}
+    assert totals == {"given": 20, "0": 834 * 2, "1": 833 * 2, "2": 833 * 2}
+
+
+async def test_a_record_that_no_consumer_can_key_is_refused_4_2(server: DevServer, submit: Submit) -> None:
+    await submit("fussy")
+    async with Injector(server.address, "orders") as injector:
+        good = {"user": "u", "number": 1}
+        with pytest.raises(KeyExtractionError, match=r"topology 'fussy': .*'echo' by key\(only_odd\): .*even: 2"):
+            await injector.send_many([good, {"user": "u", "number": 2}, good], TIMES[:3])
+        assert injector.accepted == 1
+        await injector.send(good, timestamp=TIMES[1])
+        await injector.finish()
+    assert len(await everything(server.address, "echo")) == 2
+
+
+async def submit_broken(control: ControlClient) -> None:
+    """Submit a topology whose code no worker can import."""
+    data = packed({"broken.py": "raise RuntimeError('not today')"})
+    digest = hashlib.sha256(data).hexdigest()
+    spec = sample.codekeyed.to_spec(CodeReference(digest=digest, entry_point="broken:topology"))
+    spec.name = "broken"
+    await control.upload_package(digest, data)
+    await control.submit(spec)
+
+
+@pytest.mark.parametrize("name", ["unkeyable", "fussy_hours", "broken"])
+async def test_no_topology_that_is_submitted_ends_an_injector_4_2(
+    server: DevServer, submit: Submit, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the new consumer cannot key waits for it; the consumer that was there gets everything."""
+    await submit("shop")
+    plain = [{"user": order.customer, "number": order.number} for order in ORDERS]
+    async with Injector(server.address, "orders") as injector, ControlClient(server.address) as control:
+        await injector.send_many(plain[:100], TIMES[:100], positions=range(100))
+        await (submit_broken(control) if name == "broken" else submit(name))
+        await injector._session.until(lambda: len(injector._session.routing.consumers) == 2)
+        await injector.send_many(plain[100:500], TIMES[100:500], positions=range(100, 500))
+        for number in range(500, 520):
+            await injector.send(plain[number], timestamp=TIMES[number], position=number)
+        rows: list[dict[str, Any]] = []
+        async with Subscription("echo", start=From.OLDEST, address=server.address, record_type=dict) as reader:
+            async for batch in reader:
+                rows += batch.values
+                if len(rows) >= 520:
+                    break
+        assert injector.unacked > 0
+        assert "wait for their keys" in caplog.text
+        await control.cancel(name.replace("_", "-"))
+        await asyncio.wait_for(injector.finish(), 10)
+    check_once(rows, ORDERS[:520])
+
+
+async def test_g1_waiting_records_go_on_when_the_code_can_key_them_4_2(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    await submit("late_shop")
+    plain = [{"user": order.customer, "number": order.number} for order in ORDERS[:300]]
+    async with Injector(server.address, "orders") as injector, ControlClient(server.address) as control:
+        await control.pause("late-shop")
+        await injector.send_many(plain, TIMES[:300], positions=range(300))
+        await asyncio.sleep(0.2)
+        assert injector.watermark <= TIMES[0]
+        await control.resume("late-shop")
+        await asyncio.wait_for(injector.finish(), 20)
+    totals = {row["bucket"]: row["count"] for row in await everything(server.address, "totals")}
+    assert totals == {"0": 100, "1": 100, "2": 100}
 
 
 async def test_g3_a_second_process_of_a_name_ends_the_first_fig_12(server: DevServer, submit: Submit) -> None:

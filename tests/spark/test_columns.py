@@ -19,6 +19,7 @@ from millwheel.injectors.spark.errors import RowError
 from millwheel.injectors.spark.options import SinkOptions
 
 OPTIONS = SinkOptions("flights", "id", "at", watermark_column="known")
+NOW = from_datetime(datetime(2026, 11, 22, tzinfo=UTC))
 TIME = pa.timestamp("us", tz="America/New_York")
 SCHEMA = pa.schema(
     [
@@ -65,7 +66,7 @@ def arrow(given_rows: list[dict[str, Any]]) -> pa.RecordBatch:
 def test_rows_become_mappings_with_times_in_microseconds(
     first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> None:
-    reader = RowReader(OPTIONS, 0)
+    reader = RowReader(OPTIONS, 0, NOW)
     for start, some in ((0, first), (len(first), second)):
         read = reader.read(arrow(some))
         assert read.values == [plain(row) for row in some]
@@ -91,7 +92,7 @@ ROW = {
     ],
 )
 def test_a_row_that_cannot_be_a_record_is_named(change: dict[str, Any], message: str) -> None:
-    reader = RowReader(OPTIONS, 4)
+    reader = RowReader(OPTIONS, 4, NOW)
     reader.read(arrow([ROW] * 10))
     with pytest.raises(RowError, match=message):
         reader.read(arrow([ROW, ROW, ROW, {**ROW, **change}, ROW]))
@@ -100,10 +101,18 @@ def test_a_row_that_cannot_be_a_record_is_named(change: dict[str, Any], message:
 @pytest.mark.parametrize(("kind", "ids"), [(pa.int32(), [7, -8]), (pa.binary(), [b"\x00", b"x"])])
 def test_ids_may_be_numbers_or_bytes(kind: pa.DataType, ids: list[Any]) -> None:
     batch = pa.record_batch([pa.array(ids, kind), pa.array([1, 2])], names=["id", "at"])
-    read = RowReader(SinkOptions("flights", "id", "at"), 0).read(batch)
+    read = RowReader(SinkOptions("flights", "id", "at"), 0, NOW).read(batch)
     assert (read.ids, read.newest) == (ids, 2)
 
 
 def test_times_before_1970_are_negative() -> None:
     at = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(microseconds=1)
-    assert RowReader(OPTIONS, 0).read(arrow([{**ROW, "at": at}])).timestamps == [-1]
+    assert RowReader(OPTIONS, 0, NOW).read(arrow([{**ROW, "at": at}])).timestamps == [-1]
+
+
+def test_times_that_are_probably_in_another_unit_are_refused() -> None:
+    strict = SinkOptions("flights", "id", "at", any_timestamp=False)
+    batch = pa.record_batch([pa.array(["a", "b"]), pa.array([NOW, 1_700_000_000])], names=["id", "at"])
+    said = r"row with id 'b' .*column 'at': .*as seconds it is 2023-11-14T22:13:20Z: did you mean timestamp_seconds"
+    with pytest.raises(RowError, match=said):
+        RowReader(strict, 0, NOW).read(batch)

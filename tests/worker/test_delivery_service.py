@@ -33,11 +33,16 @@ def core_of(host: CoreHost) -> ScriptedCore:
     return host.core
 
 
+def unprepared(request: wire.PrepareRecordsRequest) -> wire.PrepareRecordsResponse:
+    """Nothing here asks for keys."""
+    raise AssertionError(request)
+
+
 @asynccontextmanager
 async def serving(hosts: dict[str, CoreHost], port: int = 0) -> AsyncIterator[str]:
     """A worker's delivery service."""
     server = create_server()
-    delivery_pb2_grpc.add_DeliveryServiceServicer_to_server(DeliveryService(hosts.get), server)
+    delivery_pb2_grpc.add_DeliveryServiceServicer_to_server(DeliveryService(hosts.get, unprepared), server)
     address = bind(server, port)
     await server.start()
     try:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
+from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer
 from millwheel.worker.shell.host import CoreHost
@@ -75,8 +76,22 @@ def _whole(outcome: wire.DeliveryOutcome.ValueType, remaining: Sequence[int]) ->
 class DeliveryService(DeliveryServiceServicer):
     """Hands batches to hosts. Bounded by the senders' windows and by what each interval's intake admits (G13)."""
 
-    def __init__(self, find: Callable[[str], CoreHost | None]) -> None:
+    def __init__(
+        self,
+        find: Callable[[str], CoreHost | None],
+        prepare: Callable[[wire.PrepareRecordsRequest], wire.PrepareRecordsResponse],
+    ) -> None:
+        """``find``: the host of a journal. ``prepare``: answers PrepareRecords, or raises RequestError."""
         self._find = find
+        self._prepare = prepare
+
+    async def PrepareRecords(self, request: wire.PrepareRecordsRequest, context: Any) -> wire.PrepareRecordsResponse:
+        """Keys and type checks for a sender that does not have the consumer's code."""
+
+        async def prepare() -> wire.PrepareRecordsResponse:
+            return self._prepare(request)
+
+        return await answering(context, prepare)
 
     async def Deliver(
         self, request_iterator: AsyncIterator[wire.DeliverRequest], context: Any

@@ -48,6 +48,7 @@ from millwheel.worker.shell.load import LoadMeter, Metered
 from millwheel.worker.shell.log_service import LogService
 from millwheel.worker.shell.mending import Mending
 from millwheel.worker.shell.opening import ReadAhead
+from millwheel.worker.shell.preparing import RecordPreparer
 from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.registration import Registration, WorkerIdTakenError
 from millwheel.worker.shell.routing import Routing
@@ -160,7 +161,8 @@ class Worker:
 
     def add_services(self, server: grpc.aio.Server) -> None:
         """Serve deliveries, subscriptions and inspection on ``server``."""
-        add_DeliveryServiceServicer_to_server(DeliveryService(self.find), server)
+        preparer = RecordPreparer(self.catalog, self.programs)
+        add_DeliveryServiceServicer_to_server(DeliveryService(self.find, preparer.prepare), server)
         add_SubscriptionServiceServicer_to_server(self.logs, server)
         load = LoadMeter(self._metered, damaged=lambda: self.quarantined).load
         inspection = InspectionService(self._journal_of_key, self.core_of, self._absence, self.store, load)

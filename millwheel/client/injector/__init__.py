@@ -6,11 +6,13 @@ from millwheel.client.injector.errors import (
     InjectorError,
     InjectorSupersededError,
     InvalidRecordsError,
+    NotAckedError,
     RecordsLeftError,
     StreamDrainingError,
 )
 from millwheel.client.injector.messages import Limits
-from millwheel.client.injector.shell import BatchOf, Injector, InjectorSettings
+from millwheel.client.injector.settings import BatchOf, InjectorSettings
+from millwheel.client.injector.shell import Injector
 
 __all__ = [
     "BatchOf",
@@ -22,6 +24,7 @@ __all__ = [
     "InjectorSupersededError",
     "InvalidRecordsError",
     "Limits",
+    "NotAckedError",
     "RecordsLeftError",
     "StreamDrainingError",
 ]

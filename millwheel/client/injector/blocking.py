@@ -14,7 +14,8 @@ from millwheel.client.control import DEFAULT_ADDRESS
 from millwheel.client.injector.encoding import GivenKeys
 from millwheel.client.injector.errors import InjectorClosedError
 from millwheel.client.injector.ids import UserId
-from millwheel.client.injector.shell import BatchOf, Injector, InjectorSettings
+from millwheel.client.injector.settings import BatchOf, InjectorSettings
+from millwheel.client.injector.shell import Injector
 from millwheel.core.time import Timestamp
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.topology import Topology
@@ -86,11 +87,11 @@ class BlockingInjector:
             self._stop()
             raise
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """See :meth:`Injector.close`."""
         if self._thread is not None:
             try:
-                self._do(self._injector.close())
+                self._do(self._injector.close(timeout))
             finally:
                 self._stop()
 
@@ -142,13 +143,17 @@ class BlockingInjector:
         """See :meth:`Injector.idle`."""
         self._do(self._injector.idle())
 
-    def flush(self) -> None:
+    def flush(self, timeout: float | None = None) -> None:
         """See :meth:`Injector.flush`."""
-        self._do(self._injector.flush())
+        self._do(self._injector.flush(timeout))
 
-    def finish(self) -> None:
+    def settle(self) -> None:
+        """See :meth:`Injector.settle`."""
+        self._do(self._injector.settle())
+
+    def finish(self, timeout: float | None = None) -> None:
         """See :meth:`Injector.finish`."""
-        self._do(self._injector.finish())
+        self._do(self._injector.finish(timeout))
 
     def acknowledged(self, partition: str = "") -> int | None:
         """See :meth:`Injector.acknowledged`."""

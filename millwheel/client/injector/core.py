@@ -25,8 +25,9 @@ from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.lanes import Batch, Flight, Lane
 from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits
 from millwheel.client.injector.publication import Publication, Published
-from millwheel.client.injector.routing import ConsumerRouting, Routing
+from millwheel.client.injector.routing import ConsumerRouting, Route, Routing
 from millwheel.client.injector.sending import Sending
+from millwheel.client.injector.unkeyed import UnkeyedHead, UnkeyedRecords, WaitingRecord
 from millwheel.core.sketch import TimestampSketch
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -66,6 +67,10 @@ class InjectorCore:
         """Accepted records that were behind the published watermark."""
         self.newest: int = MIN_TIMESTAMP
         """The largest timestamp of a record that was accepted."""
+        self.unkeyed = UnkeyedRecords()
+        """What waits for its keys at a consumer."""
+        self.acked = 0
+        """How often a record was ACKed by a consumer, ever."""
         self._sending = Sending(self.limits, self.publication, chance)
         self._alarm_at: int | None = None
         self._positions: dict[IdScope, int] = {}
@@ -79,21 +84,36 @@ class InjectorCore:
     @property
     def unacked(self) -> int:
         """Records that are not ACKed; one for each consumer that has not."""
-        return self._sending.records
+        return self._sending.records + self.unkeyed.records
 
     @property
     def unacked_bytes(self) -> int:
         """The bytes of their values."""
-        return self._sending.bytes
+        return self._sending.bytes + self.unkeyed.bytes
+
+    def unacked_by_consumer(self) -> dict[str, int]:
+        """By consumer that has not ACKed everything: how many records it has not ACKed."""
+        found = {name: count for name, (count, _) in self.unkeyed.consumers().items()}
+        for lane in self._sending.lanes():
+            count = sum(batch.count() for batch in lane.all_batches())
+            if count:
+                found[lane.consumer] = found.get(lane.consumer, 0) + count
+        return found
+
+    def oldest_route(self, consumer: str) -> Route | None:
+        """The interval of ``consumer`` that has the oldest record on its way; None if none is on its way."""
+        lanes = [lane for lane in self._sending.lanes() if lane.consumer == consumer and not lane.empty]
+        oldest = min(lanes, key=lambda lane: next(lane.all_batches()).first, default=None)
+        return None if oldest is None else oldest.route
 
     def room(self) -> int:
         """How many records may be accepted now (G13)."""
-        routing, sending, limits = self.routing, self._sending, self.limits
-        if routing is None or sending.bytes >= limits.window_bytes:
+        routing, limits = self.routing, self.limits
+        if routing is None or self.unacked_bytes >= limits.window_bytes:
             return 0
         per_record = max(1, len(routing.consumers))
-        free = (limits.window_records - sending.records) // per_record
-        return max(free, 0 if sending.records else 1)
+        free = (limits.window_records - self.unacked) // per_record
+        return max(free, 0 if self.unacked else 1)
 
     def throttled(self, newest: int) -> bool:
         """Whether a record of that timestamp has to wait for the low watermark (8.4).
@@ -112,7 +132,7 @@ class InjectorCore:
 
     def published(self) -> Published:
         """What may be said of this process's watermark now; never less than before."""
-        return self.publication.update(self._sending.oldest_timestamp())
+        return self.publication.update(min(self._sending.oldest_timestamp(), self.unkeyed.oldest_timestamp()))
 
     def pending_work(self) -> PendingWork:
         """The timestamps of what is not ACKed, for each consumer that has not, and the newest accepted (7.2)."""
@@ -120,18 +140,23 @@ class InjectorCore:
         for lane in self._sending.lanes():
             for batch in lane.all_batches():
                 sketch.add((batch.timestamps[index], 1) for index in batch.indexes())
+        sketch.add((timestamp, 1) for timestamp in self.unkeyed.timestamps())
         return PendingWork(sketch, self.newest)
+
+    def oldest_unacked(self) -> int:
+        """A lower bound on the numbers of the records that are not ACKed; MAX_TIMESTAMP if all are."""
+        return min(self._sending.oldest_number(), self.unkeyed.oldest_number(MAX_TIMESTAMP))
 
     def flushed(self, accepted: int) -> bool:
         """Whether the first ``accepted`` records are all ACKed, by every consumer."""
-        return self._sending.oldest_number() >= accepted
+        return self.oldest_unacked() >= accepted
 
     def acknowledged(self, scope: IdScope) -> int | None:
         """Where a source may start again: all positions of ``scope`` below are ACKed. None if there were none."""
         last = self._positions.get(scope)
         if last is None:
             return None
-        return self._sending.oldest_position(scope, otherwise=last + 1)
+        return min(self._sending.oldest_position(scope, last + 1), self.unkeyed.oldest_position(scope, last + 1))
 
     def next_alarm(self) -> int | None:
         """When :meth:`tick` is due at the latest, or None."""
@@ -152,7 +177,8 @@ class InjectorCore:
         """Accept records; the caller has asked :meth:`room` and :meth:`throttled`.
 
         Positions rise strictly within their sequence, or UsageError: a receiver's mark passes what is not
-        there. ``columns.keys`` has a column for each consumer of the present routing.
+        there. ``columns.keys`` has a column for each consumer of the present routing. A column may end early: the
+        records from there on wait in ``unkeyed``.
         """
         self.check_open()
         assert self.routing is not None
@@ -171,7 +197,43 @@ class InjectorCore:
         first, self.accepted = self.accepted, self.accepted + count
         lanes: dict[Lane, None] = {}
         for name, consumer in self.routing.consumers.items():
-            self._distribute(consumer, columns, columns.keys[name], first, now, lanes)
+            keys = columns.keys[name]
+            if self.unkeyed and self.unkeyed.blocked(name, columns.scope):
+                self._hold(name, columns, 0, keys, first)
+            elif len(keys) == count:
+                self._distribute(consumer, columns, keys, first, now, lanes)
+            else:
+                if keys:
+                    self._distribute(consumer, _cut(columns, len(keys)), keys, first, now, lanes)
+                self._hold(name, columns, len(keys), keys, first)
+        return self._pumped(lanes, now)
+
+    def _hold(self, consumer: str, columns: Columns, start: int, keys: Sequence[bytes], first: int) -> None:
+        """Have the records from ``start`` on wait, with the keys that are known of them."""
+        rows = enumerate(zip(columns.ids, columns.values, columns.timestamps, strict=True))
+        records = [
+            WaitingRecord(first + at, id_, value, timestamp, keys[at] if at < len(keys) else None)
+            for at, (id_, value, timestamp) in rows
+            if at >= start
+        ]
+        self.unkeyed.hold(consumer, columns.scope, records, columns.unkeyed.get(consumer, ""))
+
+    def keyed(self, head: UnkeyedHead, keys: Sequence[bytes], why: str, now: int) -> list[Instruction]:
+        """The keys of the first records of ``head``: they go on their way. ``why`` the one after them has none.
+
+        ``head`` is what ``unkeyed`` gave. Nothing happens if those records do not wait any more.
+        """
+        consumer = None if self.routing is None else self.routing.consumers.get(head.consumer)
+        if consumer is None or not self.unkeyed.stands(head):
+            return []
+        lanes: dict[Lane, None] = {}
+        if keys:
+            taken = self.unkeyed.release(head.consumer, head.scope, len(keys))
+            values, timestamps = [row.value for row in taken], [row.timestamp for row in taken]
+            columns = Columns(values, timestamps, {}, head.scope, [row.id for row in taken])
+            self._distribute(consumer, columns, keys, taken[0].number, now, lanes)
+        if len(keys) < len(head.records):
+            self.unkeyed.explain(head.consumer, head.scope, why)
         return self._pumped(lanes, now)
 
     def check_positions(self, scope: IdScope, ids: Sequence[Any]) -> None:
@@ -223,6 +285,8 @@ class InjectorCore:
             return []
         self._came_at = {name: self._came_at.get(name, self.accepted) for name in routing.consumers}
         self._watermarks = {name: told for name, told in self._watermarks.items() if name in routing.consumers}
+        for name in self.unkeyed.consumers().keys() - routing.consumers.keys():
+            self.unkeyed.forget(name)
         out = self._connections(routing)
         lanes: dict[Lane, None] = {}
         homeless: dict[tuple[str, IdScope], list[Batch]] = {}
@@ -254,6 +318,10 @@ class InjectorCore:
         for lane in self._sending.lanes():
             if lane.consumer not in routing.consumers and any(one.first < alone for one in lane.all_batches()):
                 return lane.consumer
+        for name in self.unkeyed.consumers().keys() - routing.consumers.keys():
+            number = self.unkeyed.first_number(name)
+            if number is not None and number < alone:
+                return name
         return None
 
     def _connections(self, routing: Routing) -> list[Instruction]:
@@ -296,7 +364,9 @@ class InjectorCore:
             return []
         lane = flight.batch.lane
         if outcome == _ACKED:
+            before = self._sending.records
             self._sending.acked(flight, indexes)
+            self.acked += before - self._sending.records
         elif outcome == _FULL:
             self._sending.refused(flight, flight.resolve(indexes) if indexes else flight.open, now, full=True)
         elif outcome == _NOT_OWNER:
@@ -345,6 +415,12 @@ class InjectorCore:
         # The earliest is enough: the tick that it leads to finds the later ones again.
         if self._alarm_at is None or at < self._alarm_at:
             self._alarm_at = at
+
+
+def _cut(columns: Columns, count: int) -> Columns:
+    """The first ``count`` records."""
+    part = slice(count)
+    return Columns(columns.values[part], columns.timestamps[part], {}, columns.scope, columns.ids[part])
 
 
 def _extremes(timestamps: Sequence[int]) -> tuple[int, int]:

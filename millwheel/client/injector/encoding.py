@@ -44,7 +44,7 @@ class RecordEncoder:
         self._decode: Callable[[bytes], Any] | None = None
         self._encode_any = codec_for(Any, f"stream {stream!r}").checked
         self._known: dict[tuple[str, str], _Extract] = {}
-        self._by_type: dict[tuple[str, type], _Extract] = {}
+        self._by_type: dict[tuple[str, tuple[str, ...], type], _Extract] = {}
         if topology is not None:
             self._learn(topology)
 
@@ -120,6 +120,15 @@ class RecordEncoder:
             return [extract(value) for value in values]
         return [self._extractor(consumer, type(value))(value) for value in values]
 
+    def keys_locally(self, consumer: ConsumerRouting) -> bool:
+        """Whether the keys for ``consumer`` can be extracted here: by its fields, or by its topology's own code."""
+        known = (consumer.topology, consumer.computation) in self._known
+        return consumer.log or known or not consumer.function or bool(consumer.fields)
+
+    def has_column(self, consumer: ConsumerRouting, given: GivenKeys | None) -> bool:
+        """Whether ``given`` has the keys for ``consumer``."""
+        return self._column(consumer, given) is not None
+
     def _column(self, consumer: ConsumerRouting, given: GivenKeys | None) -> Sequence[str | bytes] | None:
         if given is None or not isinstance(given, Mapping):
             return given
@@ -145,12 +154,13 @@ class RecordEncoder:
         )
 
     def _extractor(self, consumer: ConsumerRouting, kind: type) -> _Extract:
-        extract = self._by_type.get((consumer.incarnation, kind))
+        # An update of a topology keeps the incarnation, and may change the fields.
+        extract = self._by_type.get((consumer.incarnation, consumer.fields, kind))
         if extract is None:
             extract = self._make_extractor(consumer, kind)
             if len(self._by_type) >= _MOST_EXTRACTORS:
                 self._by_type.clear()
-            self._by_type[consumer.incarnation, kind] = extract
+            self._by_type[consumer.incarnation, consumer.fields, kind] = extract
         return extract
 
     def _make_extractor(self, consumer: ConsumerRouting, kind: type) -> _Extract:

@@ -11,6 +11,7 @@ __all__ = [
     "InjectorError",
     "InjectorSupersededError",
     "InvalidRecordsError",
+    "NotAckedError",
     "RecordsLeftError",
     "StreamDrainingError",
 ]
@@ -40,6 +41,16 @@ class InvalidRecordsError(InjectorError):
         )
         more = "" if len(keys) <= 3 else f" and {len(keys) - 3:,} more of the same batch"
         super().__init__(f"{consumer!r} cannot take records of stream {stream!r}: {why} (sent: {shown}{more})")
+
+
+class NotAckedError(InjectorError):
+    """Records were not ACKed within the time that the caller gives. They stay on their way."""
+
+    def __init__(self, stream: str, process: str, seconds: float, why: str) -> None:
+        told = why or "the last ACKs came just now: try again"
+        super().__init__(
+            f"injector process {process!r} of stream {stream!r}: not everything is ACKed after {seconds:g} s: {told}"
+        )
 
 
 class StreamDrainingError(InjectorError):

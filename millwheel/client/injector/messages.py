@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millwheel.client.injector.ids import IdScope
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["Columns", "Connect", "Disconnect", "Instruction", "Limits", "Send"]
+__all__ = ["Columns", "Connect", "Disconnect", "Instruction", "Limits", "Send", "within"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,16 @@ class Limits:
 @dataclass(slots=True)
 class Columns:
     """Records to be sent, as columns of equal length: record i has timestamps[i] and ids[i], in microseconds and
-    within ``scope``, and the key keys[c][i] at consumer (incarnation) c."""
+    within ``scope``, and the key keys[c][i] at consumer (incarnation) c.
+
+    A column of keys may end early; ``unkeyed`` says why the next record has no key at that consumer."""
 
     values: Sequence[bytes]
     timestamps: Sequence[int]
     keys: Mapping[str, Sequence[bytes]]
     scope: IdScope
     ids: Sequence[int] | Sequence[bytes]
+    unkeyed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +86,10 @@ class Send:
 
 
 Instruction = Connect | Disconnect | Send
+
+
+def within(data: list[bytes], most: int) -> list[bytes]:
+    """As many of ``data`` as come to ``most`` bytes, and at least one."""
+    while len(data) > 1 and sum(map(len, data)) > most:
+        data = data[: len(data) // 2]
+    return data

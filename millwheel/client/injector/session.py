@@ -19,6 +19,7 @@ from millwheel.client.injector.link import Link
 from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits
 from millwheel.client.injector.routing import Routing, routing_from_wire
 from millwheel.client.injector.seeding import WatermarkSeed
+from millwheel.client.injector.unkeyed import UnkeyedHead
 from millwheel.client.injector.wire import SenderIdentity
 from millwheel.rpc.channel import RETRYABLE
 from millwheel.rpc.deliveries import answered_tokens
@@ -159,6 +160,10 @@ class Session:
     def add(self, columns: Columns) -> None:
         """Have the core accept records."""
         self._perform(self.core.add(columns, self._now()))
+
+    def keyed(self, head: UnkeyedHead, keys: Sequence[bytes], why: str) -> None:
+        """Have records that waited for their keys go on."""
+        self._perform(self.core.keyed(head, keys, why, self._now()))
 
     @property
     def asleep(self) -> bool:

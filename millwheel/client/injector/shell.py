@@ -12,14 +12,17 @@ its next life, the same record.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
 from millwheel.client.control import DEFAULT_ADDRESS
+from millwheel.client.injector.asking import RecordAsker
 from millwheel.client.injector.buffer import SendBuffer
 from millwheel.client.injector.encoding import GivenKeys, RecordEncoder
+from millwheel.client.injector.errors import NotAckedError
 from millwheel.client.injector.ids import (
     IdHasher,
     IdKind,
@@ -29,36 +32,31 @@ from millwheel.client.injector.ids import (
     drawn_scope,
     partition_scope,
 )
-from millwheel.client.injector.messages import Columns, Limits
+from millwheel.client.injector.keying import KeyColumn, RecordKeys, first_refused
+from millwheel.client.injector.likelihood import is_likely, unlikely
+from millwheel.client.injector.messages import Columns, within
+from millwheel.client.injector.retries import KeyRetries
 from millwheel.client.injector.session import Session
-from millwheel.core.time import Timestamp
-from millwheel.sdk.errors import UsageError
+from millwheel.client.injector.settings import BatchOf, InjectorSettings
+from millwheel.client.injector.stalls import StallMonitor
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.topology import Topology
 
-__all__ = ["BatchOf", "Injector", "InjectorSettings"]
+__all__ = ["Injector"]
 
 _CHUNK: Final = 1_000
 _TURN: Final = 256
 """Records sent one by one, before other tasks have their turn."""
 _CHUNK_BYTES: Final = 1 << 20
+_IN_UNITS: Final = {
+    "s": "millwheel.from_seconds",
+    "ms": "millwheel.from_milliseconds",
+    "us": "microseconds",
+    "ns": "millwheel.from_nanoseconds",
+}
+_MEANT: Final = "open the injector with settings=InjectorSettings(any_timestamp=True)"
 _OPAQUE: Final = IdScope(IdKind.OPAQUE)
-
-
-@dataclass(frozen=True, slots=True)
-class InjectorSettings:
-    """``patience``: seconds to wait for a cluster that cannot be reached, in opening, waking and finishing. Once it is
-    open, an injector waits for workers without end, and goes by the routing that it knows while no master answers."""
-
-    patience: float = 30.0
-    limits: Limits = field(default_factory=Limits)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchOf:
-    """Batch number ``batch`` of ``query``: ids sent under it are unique within it (see CommitBatch)."""
-
-    query: str
-    batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +106,24 @@ class Injector:
         settings = settings or InjectorSettings()
         self._source = source or process
         self._encoder = RecordEncoder(stream, topology)
+        self._asker = RecordAsker(stream)
+        self._keying = RecordKeys(self._encoder, self._asker.ask, check=settings.check_types)
+        self._in_order = asyncio.Lock()
+        """Held while a worker is asked about records, so that later ones do not overtake them."""
         self._hasher = IdHasher(stream, self._source)
         self._session = Session(address, stream, process, sequencer or 0, settings.limits, settings.patience)
         self._session.before_routing = self._drain
+        self._monitor = StallMonitor(self._session, settings.explain)
+        self._retries = KeyRetries(self._session, self._keying, self._monitor.named)
         self._buffer = SendBuffer()
         self._opened = False
         self._drawn = 0
         self._drawn_within: IdScope | None = None
         self._turn = _TURN
+        self._strict = settings.strict_keys
+        self._any_timestamp = settings.any_timestamp
+        self._clock = 0
+        """When the clock was last read, in microseconds: what is likely by it is likely later, too."""
 
     # Its life.
 
@@ -131,7 +139,7 @@ class Injector:
                 await self.flush()
                 await self._session.settle()
         finally:
-            await self.close()
+            await self._close()
 
     async def open(self) -> None:
         """Draw a sequencer, announce the process, and learn the routing; once.
@@ -142,10 +150,28 @@ class Injector:
             raise UsageError("an injector is opened once: make another one")
         self._opened = True
         await self._session.open()
+        self._monitor.start()
 
-    async def close(self) -> None:
-        """Hang up at once. What is not ACKed stays unsure: send it again, under the same ids, from a new injector."""
+    async def close(self, timeout: float | None = None) -> None:
+        """Close all connections. What is not ACKed stays unsure: send it again, by the same ids, from a new injector.
+
+        Args:
+            timeout: Seconds to wait for the ACKs of everything that was sent. None does not wait.
+
+        Raises:
+            NotAckedError: Not everything was ACKed in time. The injector is closed all the same.
+        """
+        try:
+            if timeout is not None and self._session.is_open:
+                await self.flush(timeout)
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        await self._monitor.close()
+        await self._retries.close()
         await self._session.close()
+        await self._asker.close()
 
     # Sending.
 
@@ -165,10 +191,11 @@ class Injector:
         self._session.check()
         ids = None if id is None else (id,)
         positions = None if position is None else (checked_position(position),)
+        self._check_times((timestamp,), "a record's timestamp")
         scope = self._scope(ids, positions, partition, None)
-        if self._fits(scope, timestamp):
-            call = _Call((value,), (timestamp,), ids, positions, scope, None, False)
-            columns = self._columns(call, 0, 1)
+        call = _Call((value,), (timestamp,), ids, positions, scope, None, False)
+        columns = self._columns_of_one(call) if self._fits(scope, timestamp) else None
+        if columns is not None:
             if positions is not None and not self._buffer:
                 self._session.core.check_positions(columns.scope, columns.ids)
             keys = {name: column[0] for name, column in columns.keys.items()}
@@ -177,11 +204,29 @@ class Injector:
             if len(self._buffer) == 1:
                 asyncio.get_running_loop().call_soon(self._drain)
         else:
-            await self._send_columns(_Call((value,), (timestamp,), ids, positions, scope, None, False))
+            await self._send_columns(call)
         self._turn -= 1
         if self._turn <= 0:
             self._turn = _TURN
             await asyncio.sleep(0)
+
+    def _check_times(self, times: Sequence[int], what: str) -> None:
+        """UsageError for a time that is probably written in another unit."""
+        if self._any_timestamp or not times:
+            return
+        try:
+            unlikely_times = [at for at in (min(times), max(times)) if not self._is_likely(at)]
+        except TypeError:
+            return  # no number: the core says so
+        if unlikely_times:
+            told = unlikely(unlikely_times[0], self._clock, _IN_UNITS, _MEANT)
+            raise UsageError(f"{what} of stream {self.stream!r}: {told}")
+
+    def _is_likely(self, time_us: int) -> bool:
+        if is_likely(time_us, self._clock) or not MIN_TIMESTAMP < time_us < MAX_TIMESTAMP:
+            return True
+        self._clock = time.time_ns() // 1_000
+        return is_likely(time_us, self._clock)
 
     def _fits(self, scope: IdScope | None, timestamp: int) -> bool:
         """Whether a record may be gathered with those before it, without waiting for anything."""
@@ -189,7 +234,23 @@ class Injector:
         full = len(buffer) >= _CHUNK or buffer.size >= _CHUNK_BYTES
         if buffer and (full or buffer.scope != (scope or self._drawn_scope())):
             self._drain()
+        if self._in_order.locked() or not self._keying.local(self._session.routing):
+            return False
         return core.room() > len(buffer) and not self._session.asleep and not core.throttled(timestamp)
+
+    def _columns_of_one(self, call: _Call) -> Columns | None:
+        """A single record as the core takes it; None if a consumer has no key for it."""
+        routing = self._session.routing
+        data = self._encoder.encode(call.values, routing.format)
+        try:
+            keys = {
+                name: self._encoder.keys(consumer, call.values, data, None, routing.format)
+                for name, consumer in routing.consumers.items()
+            }
+        except (KeyExtractionError, TooLargeError):
+            return None
+        scope, known = self._known(call, slice(0, 1))
+        return Columns(data, call.timestamps, keys, scope, known)
 
     def _drain(self) -> None:
         """Have the core accept what was gathered. If it has failed, every later call says why."""
@@ -230,15 +291,23 @@ class Injector:
         for name, given in keys.items() if isinstance(keys, Mapping) else [("every consumer", keys)]:
             if given is not None and len(given) != count:
                 raise UsageError(f"{count} values, but {len(given)} keys for {name}")
+        self._check_times(timestamps, "a record's timestamp")
         scope = self._scope(ids, positions, partition, batch)
         await self._send_columns(_Call(values, timestamps, ids, positions, scope, keys, encoded))
 
     async def _send_columns(self, call: _Call) -> None:
         self._drain()
+        if self._in_order.locked() or not self._keying.local(self._session.routing):
+            async with self._in_order:
+                await self._send_chunks(call)
+        else:
+            await self._send_chunks(call)
+
+    async def _send_chunks(self, call: _Call) -> None:
         start, count = 0, len(call.values)
         while start < count:
             end = await self._room_for(call, start, min(start + _CHUNK, count))
-            start = self._accept(call, start, end)
+            start = await self._accept(call, start, end)
             if start < count:
                 await asyncio.sleep(0)
 
@@ -251,31 +320,66 @@ class Injector:
                 return end
             end = start + max(1, room)
 
-    def _accept(self, call: _Call, start: int, end: int) -> int:
+    async def _accept(self, call: _Call, start: int, end: int) -> int:
         """Hand records to the core, fewer than asked for if they are large; up to which."""
         # What other tasks gathered while this one waited was accepted before.
         self._drain()
-        columns = self._columns(call, start, end)
+        data = self._encoded(call, start, end)
+        end = start + len(data)
+        found: dict[str, KeyColumn] = {}
+        while missing := self._session.routing.consumers.keys() - found.keys():
+            for name in missing:
+                found[name] = await self._key_column(name, call, start, data)
+            if not self._keying.local(self._session.routing):
+                # Workers were asked. Anything may have happened meanwhile.
+                end = await self._room_for(call, start, end)
+                data = data[: end - start]
+        self._drain()
+        columns = self._admit(call, start, data, found)
         self._session.add(columns)
         if call.scope is None:
             self._drawn += len(columns.values)
+        self._retries.start()
         return start + len(columns.values)
 
-    def _columns(self, call: _Call, start: int, end: int) -> Columns:
-        """Records as the core takes them: encoded, keyed for each consumer, and with their ids."""
+    def _encoded(self, call: _Call, start: int, end: int) -> list[bytes]:
         values = call.values[start:end]
-        routing = self._session.routing
-        data = self._encoder.check(values) if call.encoded else self._encoder.encode(values, routing.format)
-        data = _within(data, _CHUNK_BYTES)
+        form = self._session.routing.format
+        data = self._encoder.check(values) if call.encoded else self._encoder.encode(values, form)
+        return within(data, _CHUNK_BYTES)
+
+    async def _key_column(self, name: str, call: _Call, start: int, data: Sequence[bytes]) -> KeyColumn:
+        """What one consumer says of the records from ``start`` on, whose encoded values are ``data``."""
         part = slice(start, start + len(data))
-        plain = None if call.encoded else values[: len(data)]
-        given = _cut(call.keys, part)
-        keys = {
-            name: self._encoder.keys(consumer, plain, data, given, routing.format)
-            for name, consumer in routing.consumers.items()
-        }
-        scope, known = self._known(call, part)
-        return Columns(data, call.timestamps[part], keys, scope, known)
+        routing = self._session.routing
+        consumer = routing.consumers.get(name)
+        if consumer is None:
+            return KeyColumn([], unknown=True)  # gone while others were asked
+        plain = None if call.encoded else call.values[part]
+        return await self._keying.column(consumer, plain, data, _cut(call.keys, part), routing.format)
+
+    def _admit(self, call: _Call, start: int, data: Sequence[bytes], found: Mapping[str, KeyColumn]) -> Columns:
+        """The records that some consumer takes, up to the first that none takes; that one's error if it comes first."""
+        core, routing = self._session.core, self._session.routing
+        scope, _ = self._known(call, slice(start, start))
+        present = {name: column for name, column in found.items() if name in routing.consumers}
+        for column in present.values():
+            column.cut(len(data))
+        voters = [
+            column
+            for name, column in present.items()
+            if not routing.consumers[name].log and not core.unkeyed.blocked(name, scope)
+        ]
+        refused = first_refused(voters, strict=self._strict)
+        if refused is not None and refused[0] == 0:
+            raise refused[1]
+        count = len(data) if refused is None else refused[0]
+        for column in present.values():
+            column.cut(count)
+        scope, known = self._known(call, slice(start, start + count))
+        keys = {name: column.keys for name, column in present.items()}
+        why = {name: column.why for name, column in present.items() if len(column.keys) < count}
+        return Columns(data[:count], call.timestamps[start : start + count], keys, scope, known, why)
 
     def _known(self, call: _Call, part: slice) -> tuple[IdScope, Sequence[int] | Sequence[bytes]]:
         """The ids of records, and within what they are unique."""
@@ -325,6 +429,12 @@ class Injector:
         return self._session.core.unacked
 
     @property
+    def accepted(self) -> int:
+        """Records accepted so far, by all calls. Of a call that raises, these are in: the next one is at fault."""
+        self._drain()
+        return self._session.core.accepted
+
+    @property
     def late(self) -> int:
         """Records sent behind the published watermark, ever."""
         self._drain()
@@ -342,6 +452,7 @@ class Injector:
         """
         self._session.check()
         self._check_publishes()
+        self._check_times((watermark,), "the watermark")
         if self._session.asleep:
             await self._session.wake()
         self._drain()
@@ -360,23 +471,53 @@ class Injector:
         self._session.core.publication.idle()
         self._session.publish()
 
-    async def flush(self) -> None:
-        """Wait until every record sent so far is ACKed by every consumer: it took effect, and will not be forgotten."""
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record sent so far is ACKed by every consumer: it took effect, and will not be forgotten.
+
+        Args:
+            timeout: Seconds to wait at most. None waits without end, and the log says what does not ACK.
+
+        Raises:
+            NotAckedError: Not everything was ACKed in time; it names the computation that does not ACK, and says why.
+            InjectorError: The injector has stopped.
+        """
         self._drain()
         target = self._session.core.accepted
-        await self._session.until(lambda: self._session.core.flushed(target))
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                await self._session.until(lambda: self._session.core.flushed(target))
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            why = await self._monitor.explain()
+            raise NotAckedError(self.stream, self.process, timeout or 0.0, why) from error
 
-    async def finish(self) -> None:
+    @property
+    def stall(self) -> str:
+        """Which computation does not ACK, and why, if nothing was ACKed for ten seconds; else an empty text."""
+        return self._monitor.text
+
+    async def settle(self) -> None:
+        """Wait until the low watermark authority has in its journal what is published now: no restart forgets it.
+
+        Raises:
+            InjectorError: The authority does not confirm it within ``patience`` seconds.
+        """
+        self._drain()
+        await self._session.settle()
+
+    async def finish(self, timeout: float | None = None) -> None:
         """The end of this process's part of the stream: waits for the ACKs, then publishes plus infinity. Final.
 
-        Nothing is taken any more from the call on. If it fails or is cancelled, call it again.
+        Nothing is taken any more from the call on. If it fails or is cancelled, call it again. ``timeout`` and errors
+        are those of :meth:`flush`.
         """
         self._check_publishes()
         if not self._session.core.publication.finishing:
             self._session.check()
             self._drain()
             self._session.core.publication.finish()
-        await self.flush()
+        await self.flush(timeout)
         await self._session.settle()
 
     def _check_publishes(self) -> None:
@@ -390,13 +531,6 @@ class Injector:
         """
         self._drain()
         return self._session.core.acknowledged(partition_scope(self.stream, self._source, partition))
-
-
-def _within(data: list[bytes], most: int) -> list[bytes]:
-    """As many of ``data`` as come to ``most`` bytes, and at least one."""
-    while len(data) > 1 and sum(map(len, data)) > most:
-        data = data[: len(data) // 2]
-    return data
 
 
 def _cut(keys: GivenKeys | None, part: slice) -> GivenKeys | None:

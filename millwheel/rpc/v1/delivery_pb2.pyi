@@ -53,6 +53,27 @@ DELIVERY_OUTCOME_INVALID: DeliveryOutcome.ValueType  # 5
 """The records themselves are at fault (over a limit, outside the interval): never resend as they are."""
 Global___DeliveryOutcome: _TypeAlias = DeliveryOutcome  # noqa: Y015
 
+class _RecordFault:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RecordFaultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RecordFault.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RECORD_FAULT_UNSPECIFIED: _RecordFault.ValueType  # 0
+    RECORD_FAULT_TYPE: _RecordFault.ValueType  # 1
+    """The value is not of the stream's declared type."""
+    RECORD_FAULT_KEY: _RecordFault.ValueType  # 2
+    """The consumer's key extractor gives no key for it."""
+
+class RecordFault(_RecordFault, metaclass=_RecordFaultEnumTypeWrapper): ...
+
+RECORD_FAULT_UNSPECIFIED: RecordFault.ValueType  # 0
+RECORD_FAULT_TYPE: RecordFault.ValueType  # 1
+"""The value is not of the stream's declared type."""
+RECORD_FAULT_KEY: RecordFault.ValueType  # 2
+"""The consumer's key extractor gives no key for it."""
+Global___RecordFault: _TypeAlias = RecordFault  # noqa: Y015
+
 @_typing.final
 class DeliverRequest(_message.Message):
     """One batch of records of one stream for one interval of one consumer."""
@@ -287,3 +308,86 @@ class DeliverResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeliverResponse: _TypeAlias = DeliverResponse  # noqa: Y015
+
+@_typing.final
+class PrepareRecordsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMER_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    consumer: _builtins.str
+    """The consuming computation's incarnation."""
+    stream: _builtins.str
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Encoded values, as they would be delivered."""
+
+    def __init__(
+        self,
+        *,
+        consumer: _builtins.str = ...,
+        stream: _builtins.str = ...,
+        values: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "stream", b"stream", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrepareRecordsRequest: _TypeAlias = PrepareRecordsRequest  # noqa: Y015
+
+@_typing.final
+class PrepareRecordsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """One key for each value; empty for a value that has a problem."""
+
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordProblem]: ...
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        problems: _abc.Iterable[Global___RecordProblem] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "problems", b"problems"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrepareRecordsResponse: _TypeAlias = PrepareRecordsResponse  # noqa: Y015
+
+@_typing.final
+class RecordProblem(_message.Message):
+    """Why a record cannot be taken by its consumer as it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """The place of the value in the request."""
+    fault: Global___RecordFault.ValueType
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        fault: Global___RecordFault.ValueType = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "index", b"index", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordProblem: _TypeAlias = RecordProblem  # noqa: Y015

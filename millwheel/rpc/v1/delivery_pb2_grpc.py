@@ -40,6 +40,11 @@ class DeliveryServiceStub:
                 request_serializer=millwheel_dot_v1_dot_delivery__pb2.DeliverRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_delivery__pb2.DeliverResponse.FromString,
                 _registered_method=True)
+        self.PrepareRecords = channel.unary_unary(
+                '/millwheel.v1.DeliveryService/PrepareRecords',
+                request_serializer=millwheel_dot_v1_dot_delivery__pb2.PrepareRecordsRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_delivery__pb2.PrepareRecordsResponse.FromString,
+                _registered_method=True)
 
 
 class DeliveryServiceServicer:
@@ -53,6 +58,14 @@ class DeliveryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PrepareRecords(self, request, context):
+        """Decodes records as their consumer does and extracts their keys. Nothing is delivered. It serves senders that do not
+        have the consumer's code: injectors (4.2). Any worker that has loaded the consumer's code can answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DeliveryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +73,11 @@ def add_DeliveryServiceServicer_to_server(servicer, server):
                     servicer.Deliver,
                     request_deserializer=millwheel_dot_v1_dot_delivery__pb2.DeliverRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_delivery__pb2.DeliverResponse.SerializeToString,
+            ),
+            'PrepareRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.PrepareRecords,
+                    request_deserializer=millwheel_dot_v1_dot_delivery__pb2.PrepareRecordsRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_delivery__pb2.PrepareRecordsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +108,33 @@ class DeliveryService:
             '/millwheel.v1.DeliveryService/Deliver',
             millwheel_dot_v1_dot_delivery__pb2.DeliverRequest.SerializeToString,
             millwheel_dot_v1_dot_delivery__pb2.DeliverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PrepareRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.DeliveryService/PrepareRecords',
+            millwheel_dot_v1_dot_delivery__pb2.PrepareRecordsRequest.SerializeToString,
+            millwheel_dot_v1_dot_delivery__pb2.PrepareRecordsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,10 @@ class DeliveryServiceStub:
     def __new__(cls, channel: _aio.Channel) -> DeliveryServiceAsyncStub: ...
     Deliver: _grpc.StreamStreamMultiCallable[_delivery_pb2.DeliverRequest, _delivery_pb2.DeliverResponse]
     """Deliveries one way, ACKs the other; a delivery is repeated until it is ACKed (6.1.1)."""
+    PrepareRecords: _grpc.UnaryUnaryMultiCallable[_delivery_pb2.PrepareRecordsRequest, _delivery_pb2.PrepareRecordsResponse]
+    """Decodes records as their consumer does and extracts their keys. Nothing is delivered. It serves senders that do not
+    have the consumer's code: injectors (4.2). Any worker that has loaded the consumer's code can answer.
+    """
 
 @_typing.type_check_only
 class DeliveryServiceAsyncStub(DeliveryServiceStub):
@@ -43,6 +47,10 @@ class DeliveryServiceAsyncStub(DeliveryServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Deliver: _aio.StreamStreamMultiCallable[_delivery_pb2.DeliverRequest, _delivery_pb2.DeliverResponse]  # type: ignore[assignment]
     """Deliveries one way, ACKs the other; a delivery is repeated until it is ACKed (6.1.1)."""
+    PrepareRecords: _aio.UnaryUnaryMultiCallable[_delivery_pb2.PrepareRecordsRequest, _delivery_pb2.PrepareRecordsResponse]  # type: ignore[assignment]
+    """Decodes records as their consumer does and extracts their keys. Nothing is delivered. It serves senders that do not
+    have the consumer's code: injectors (4.2). Any worker that has loaded the consumer's code can answer.
+    """
 
 class DeliveryServiceServicer(metaclass=_abc_1.ABCMeta):
     """The data plane: a worker takes records for the intervals that it owns."""
@@ -54,5 +62,15 @@ class DeliveryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_delivery_pb2.DeliverResponse], _abc.AsyncIterator[_delivery_pb2.DeliverResponse]]:
         """Deliveries one way, ACKs the other; a delivery is repeated until it is ACKed (6.1.1)."""
+
+    @_abc_1.abstractmethod
+    def PrepareRecords(
+        self,
+        request: _delivery_pb2.PrepareRecordsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_delivery_pb2.PrepareRecordsResponse, _abc.Awaitable[_delivery_pb2.PrepareRecordsResponse]]:
+        """Decodes records as their consumer does and extracts their keys. Nothing is delivered. It serves senders that do not
+        have the consumer's code: injectors (4.2). Any worker that has loaded the consumer's code can answer.
+        """
 
 def add_DeliveryServiceServicer_to_server(servicer: DeliveryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

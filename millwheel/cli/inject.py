@@ -1,0 +1,146 @@
+"""``millwheel inject file``."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millwheel.cli.options import DEFAULT_ADDRESS, Address
+from millwheel.cli.progress import InjectionProgress, showing
+from millwheel.cli.unacked import unacked_explainer
+from millwheel.client.injector import Injector, InjectorSettings
+from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
+from millwheel.core.time import seconds
+from millwheel.injectors.files import FileInjector, FileSettings, SourceError, check_files
+from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Feed a stream from outside.", no_args_is_help=True, add_completion=False)
+
+
+@app.callback()
+def _sources() -> None:
+    """Feed a stream from outside."""
+
+
+@app.command("file")
+def inject_file(
+    stream: Annotated[str, typer.Argument(help="The stream to feed.")],
+    root: Annotated[Path, typer.Argument(help="A file, or the directory that they are in.", exists=True)],
+    pattern: Annotated[str, typer.Option(help="Which files below the directory, as *.jsonl or **/*.log.")] = "*",
+    form: Annotated[FileFormat, typer.Option("--format", help="What a line is.")] = FileFormat.JSONL,
+    timestamp: Annotated[str, typer.Option(help="The field with a record's time; default: the file's creation.")] = "",
+    unit: Annotated[
+        TimeUnit | None,
+        typer.Option(help="How that time is written: a number of units since 1970, or ISO 8601 with an offset."),
+    ] = None,
+    any_timestamp: Annotated[
+        bool,
+        typer.Option(
+            "--any-timestamp",
+            envvar=ANY_TIMESTAMP_VARIABLE,
+            help="Take times before 1980 or more than a year ahead, too.",
+        ),
+    ] = False,
+    disorder: Annotated[
+        float, typer.Option(min=0, help="Seconds that a record may be older than one before it in its file.")
+    ] = 0.0,
+    tail: Annotated[bool, typer.Option("--tail", help="Go on with what is appended, and with new files.")] = False,
+    finish: Annotated[
+        bool,
+        typer.Option("--finish", help="At the end, finish the process for good: the low watermark passes everything."),
+    ] = False,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Remembers how far all is acknowledged, so that a restart reads less.")
+    ] = None,
+    process: Annotated[
+        str, typer.Option(help="This process's name, by default files-HOST; a second one of a name ends the first.")
+    ] = "",
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=TYPE", help="A CSV column that is int or float. May be repeated.")
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Count lines that are no records of the stream, and go on.")
+    ] = False,
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Inject records from files, one a line; what is read again later has no second effect."""
+    directory, names = (root.parent, glob.escape(root.name)) if root.is_file() else (root, pattern)
+    if tail and finish:
+        raise typer.BadParameter("a tail has no end at which to finish", param_hint="--finish")
+    settings = FileSettings(
+        directory,
+        names,
+        form,
+        _timestamp_field(timestamp, unit),
+        seconds(disorder),
+        tail=tail,
+        finish=finish,
+        any_timestamp=any_timestamp,
+        checkpoint=checkpoint,
+        skip_bad=skip_bad,
+        types=dict(_column_type(one) for one in column or ()),
+    )
+    if not tail:
+        check_files(settings)
+    name = process or f"files-{socket.gethostname()}"
+    try:
+        done, late = asyncio.run(_inject(address, stream, name, settings))
+    except asyncio.CancelledError:
+        raise typer.Exit(128 + signal.SIGTERM) from None
+    skipped = f", {done.skipped:,} lines skipped" if done.skipped else ""
+    typer.echo(f"{done.records:,} records injected into {stream}, {late:,} late{skipped}")
+    if done.skipped and not done.records:
+        raise SourceError("no line is a record of the stream: see the first reasons above")
+    idle = "is idle: give --finish once nothing more will come, so that the low watermark passes everything"
+    typer.echo(f"injector process {name} {'has finished' if finish else idle}", err=True)
+
+
+async def _inject(address: str, stream: str, process: str, settings: FileSettings) -> tuple[FileInjector, int]:
+    """Inject the files; the injector when it is done, and how many records were late."""
+    injector = Injector(
+        address,
+        stream,
+        process=process,
+        # The files' own lines are named where a time is not likely, so the injector need not look.
+        settings=InjectorSettings(check_types=True, any_timestamp=True, explain=unacked_explainer(address)),
+    )
+    files = FileInjector(injector, settings)
+
+    def read() -> InjectionProgress:
+        return InjectionProgress(files.records, files.skipped, injector.late, injector.unacked)
+
+    # An orderly end by a service manager leaves the process idle, as Ctrl-C does.
+    running = asyncio.current_task()
+    assert running is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    async with showing(read, sys.stderr), injector:
+        await files.run()
+    return files, injector.late
+
+
+def _timestamp_field(field: str, unit: TimeUnit | None) -> TimestampField | None:
+    if field and unit is None:
+        raise typer.BadParameter(
+            f"say how the field {field!r} is written: --unit {', '.join(TimeUnit)}", param_hint="--unit"
+        )
+    if unit is not None and not field:
+        raise typer.BadParameter("it belongs to --timestamp, which is not given", param_hint="--unit")
+    return None if unit is None else TimestampField(field, unit)
+
+
+def _column_type(option: str) -> tuple[str, ColumnType]:
+    name, _, kind = option.partition("=")
+    if not name or kind not in set(ColumnType):
+        raise typer.BadParameter(
+            f"{option!r} is not NAME=TYPE with a type of {', '.join(ColumnType)}", param_hint="--column"
+        )
+    return name, ColumnType(kind)

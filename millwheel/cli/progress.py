@@ -1,0 +1,95 @@
+"""How far a long command is: one updating line on a terminal, a line every ten seconds elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+__all__ = ["InjectionProgress", "ProgressText", "showing"]
+
+_TERMINAL_SECONDS: Final = 0.5
+_LOG_SECONDS: Final = 10.0
+_CLEAR: Final = "\r\x1b[2K"
+
+
+@dataclass(frozen=True, slots=True)
+class InjectionProgress:
+    """How far an injection is."""
+
+    records: int
+    skipped: int
+    late: int
+    unacked: int
+
+
+class ProgressText:
+    """What to write when; pure. Times are seconds of any steady clock."""
+
+    def __init__(self, terminal: bool, began: float) -> None:
+        self.pause = _TERMINAL_SECONDS if terminal else _LOG_SECONDS
+        """Seconds between two lines."""
+        self._terminal = terminal
+        self._last = (began, 0)
+
+    def line(self, now: float, progress: InjectionProgress) -> str:
+        """The text for ``now``, with the rate since the last one."""
+        before, records = self._last
+        self._last = (now, progress.records)
+        rate = (progress.records - records) / max(now - before, 1e-6)
+        skipped = f", {progress.skipped:,} lines skipped" if progress.skipped else ""
+        counts = f"{progress.records:,} records, {rate:,.0f}/s, {progress.late:,} late"
+        text = f"{counts}, {progress.unacked:,} not ACKed{skipped}"
+        return f"{_CLEAR}{text}" if self._terminal else f"{text}\n"
+
+    def message(self, text: str) -> str:
+        """A message that stays."""
+        return f"{_CLEAR}{text}\n" if self._terminal else f"{text}\n"
+
+    def end(self) -> str:
+        """What leaves no unfinished line behind."""
+        return _CLEAR if self._terminal else ""
+
+
+class _Messages(logging.Handler):
+    """Writes log messages beside the progress."""
+
+    def __init__(self, out: TextIO, text: ProgressText) -> None:
+        super().__init__(logging.WARNING)
+        self._out = out
+        self._text = text
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a message on a line of its own."""
+        self._out.write(self._text.message(self.format(record)))
+        self._out.flush()
+
+
+@contextlib.asynccontextmanager
+async def showing(read: Callable[[], InjectionProgress], out: TextIO) -> AsyncIterator[None]:
+    """Show progress on ``out`` while the block runs, and what the client library logs meanwhile."""
+    text = ProgressText(out.isatty(), time.monotonic())
+    logger, handler = logging.getLogger("millwheel"), _Messages(out, text)
+    propagate, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    task = asyncio.create_task(_show(read, out, text), name="progress")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        logger.removeHandler(handler)
+        logger.propagate = propagate
+        out.write(text.end())
+        out.flush()
+
+
+async def _show(read: Callable[[], InjectionProgress], out: TextIO, text: ProgressText) -> None:
+    while True:
+        await asyncio.sleep(text.pause)
+        out.write(text.line(time.monotonic(), read()))
+        out.flush()

@@ -1,0 +1,39 @@
+"""Why a computation does not ACK: the explanation of its low watermark, in a sentence (sections 4.5, 6.1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from millwheel.cli.holding import Names, explain_chain
+from millwheel.client.authorities import MasterPlaces
+from millwheel.client.control import ControlClient
+from millwheel.client.shards import ShardedWatermarks
+from millwheel.rpc.watermarks import WatermarkReport
+
+__all__ = ["unacked_explainer"]
+
+_SECONDS: Final = 4.0
+
+
+def unacked_explainer(address: str) -> Callable[[str], Awaitable[str]]:
+    """What an injector asks when a computation, given by its incarnation, does not ACK."""
+
+    async def explain(incarnation: str) -> str:
+        async with ControlClient(address, deadline=_SECONDS, patience=_SECONDS) as client:
+            names = Names.of(await client.list_topologies())
+            places = await MasterPlaces.ask(client.address, _SECONDS)
+            authority = ShardedWatermarks(places, on_refused=_ignore)
+            try:
+                _, cause = await explain_chain(incarnation, client, authority, names)
+            finally:
+                await authority.close()
+        if cause.kind in ("none", "injector"):
+            return ""  # the computation follows its input: its owner knows more
+        return f"{cause.text}; {cause.remedy}" if cause.remedy else cause.text
+
+    return explain
+
+
+def _ignore(report: WatermarkReport) -> None:
+    """Nothing is reported here, so nothing is refused."""

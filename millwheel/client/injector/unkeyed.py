@@ -1,0 +1,146 @@
+"""Records that wait for their keys at one consumer (sections 4.2, 6.1.1). Pure.
+
+A record without a key has no interval to go to. It waits here, and so does everything that this process sends to the
+same consumer after it: within one scope of ids, records reach a consumer's intervals in their order, since a mark
+states that every record below it is ACKed. The other consumers of the stream get the record at once.
+
+Waiting records are un-ACKed: they count against the window and hold the injector low watermark.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from millwheel.client.injector.ids import IdScope
+from millwheel.core.watermarks import MinTracker
+
+__all__ = ["UnkeyedHead", "UnkeyedRecords", "WaitingRecord"]
+
+
+class WaitingRecord(NamedTuple):
+    """One record. ``number``: how many records the process had accepted before it. ``key``: where it is known."""
+
+    number: int
+    id: Any
+    value: bytes
+    timestamp: int
+    key: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnkeyedHead:
+    """The first waiting records of one consumer and scope, to be asked about again."""
+
+    consumer: str
+    scope: IdScope
+    records: Sequence[WaitingRecord]
+
+
+class _Queue:
+    __slots__ = ("records", "why")
+
+    def __init__(self) -> None:
+        self.records: deque[WaitingRecord] = deque()
+        self.why = ""
+
+
+class UnkeyedRecords:
+    """Queues by consumer and scope. ``records`` and ``bytes`` count what waits.
+
+    Invariants: no queue is empty; within a queue numbers rise, and positions do where the scope has positions.
+    """
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.bytes = 0
+        self._queues: dict[tuple[str, IdScope], _Queue] = {}
+        self._held = MinTracker()
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def blocked(self, consumer: str, scope: IdScope) -> bool:
+        """Whether records of ``scope`` wait for ``consumer``, so that later ones must wait, too."""
+        return (consumer, scope) in self._queues
+
+    def stands(self, head: UnkeyedHead) -> bool:
+        """Whether the records of ``head`` are still the first of their queue."""
+        queue = self._queues.get((head.consumer, head.scope))
+        return queue is not None and queue.records[0].number == head.records[0].number
+
+    def hold(self, consumer: str, scope: IdScope, records: Sequence[WaitingRecord], why: str) -> None:
+        """Have records wait behind those that wait already; ``why`` counts if they are the first."""
+        queue = self._queues.get((consumer, scope))
+        if queue is None:
+            queue = self._queues[consumer, scope] = _Queue()
+            queue.why = why
+        queue.records.extend(records)
+        for record in records:
+            self._held.add(record.timestamp)
+            self.bytes += len(record.value)
+        self.records += len(records)
+
+    def explain(self, consumer: str, scope: IdScope, why: str) -> None:
+        """The first record still has no key, for this reason."""
+        queue = self._queues.get((consumer, scope))
+        if queue is not None:
+            queue.why = why
+
+    def release(self, consumer: str, scope: IdScope, count: int) -> list[WaitingRecord]:
+        """Take the first ``count`` records out."""
+        queue = self._queues[consumer, scope]
+        taken = [queue.records.popleft() for _ in range(count)]
+        if not queue.records:
+            del self._queues[consumer, scope]
+        for record in taken:
+            self._held.remove(record.timestamp)
+            self.bytes -= len(record.value)
+        self.records -= count
+        return taken
+
+    def forget(self, consumer: str) -> None:
+        """The consumer is gone: nothing waits for it any more."""
+        for name, scope in list(self._queues):
+            if name == consumer:
+                self.release(name, scope, len(self._queues[name, scope].records))
+
+    def heads(self, most: int) -> list[UnkeyedHead]:
+        """The first ``most`` records of each queue."""
+        return [
+            UnkeyedHead(consumer, scope, list(islice(queue.records, most)))
+            for (consumer, scope), queue in self._queues.items()
+        ]
+
+    def consumers(self) -> dict[str, tuple[int, str]]:
+        """By consumer: how many records wait, and why the first of them has no key."""
+        found: dict[str, tuple[int, str]] = {}
+        for (consumer, _), queue in self._queues.items():
+            count, why = found.get(consumer, (0, queue.why))
+            found[consumer] = count + len(queue.records), why
+        return found
+
+    def timestamps(self) -> Iterator[int]:
+        """The timestamp of each waiting record."""
+        return (record.timestamp for queue in self._queues.values() for record in queue.records)
+
+    def oldest_timestamp(self) -> int:
+        """The least timestamp that waits; MAX_TIMESTAMP if nothing does."""
+        return self._held.min()
+
+    def oldest_number(self, otherwise: int) -> int:
+        """The least number of a waiting record; ``otherwise`` if nothing waits."""
+        return min((queue.records[0].number for queue in self._queues.values()), default=otherwise)
+
+    def oldest_position(self, scope: IdScope, otherwise: int) -> int:
+        """The least waiting position of ``scope``; ``otherwise`` if none waits."""
+        found = (queue.records[0].id for (_, one), queue in self._queues.items() if one == scope)
+        return min(found, default=otherwise)
+
+    def first_number(self, consumer: str) -> int | None:
+        """The least number of a record that waits for ``consumer``."""
+        numbers = [queue.records[0].number for (name, _), queue in self._queues.items() if name == consumer]
+        return min(numbers, default=None)

@@ -1,0 +1,80 @@
+"""Computations that do not ACK are named, with the reason (sections 4.5, 6.1.1)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millwheel.cli.dev_server import DevServer
+from millwheel.cli.progress import InjectionProgress, ProgressText
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import Injector, NotAckedError
+from millwheel.client.injector.routing import Route
+from millwheel.client.injector.stalls import AckWatch
+from tests.injectors.conftest import Submit
+
+ORDER = {"user": "u", "number": 1}
+
+
+def test_a_watch_tells_silence_and_a_record_that_is_stuck() -> None:
+    watch = AckWatch(silent=10, stuck=60)
+    assert not watch.look(0, acked=0, oldest=9, unacked=0)
+    assert not watch.look(100, acked=0, oldest=9, unacked=0)
+    assert not watch.look(109, acked=0, oldest=0, unacked=5)
+    assert watch.look(110, acked=0, oldest=0, unacked=5)
+    assert not watch.look(111, acked=1, oldest=0, unacked=4)
+    for now in range(112, 169):
+        assert not watch.look(now, acked=now, oldest=0, unacked=4)
+    assert watch.look(169, acked=999, oldest=0, unacked=4)
+    assert not watch.look(170, acked=999, oldest=7, unacked=4)
+
+
+def test_progress_is_one_line_on_a_terminal_and_lines_elsewhere() -> None:
+    plain, terminal = ProgressText(False, 0.0), ProgressText(True, 0.0)
+    progress = InjectionProgress(records=5_000, skipped=2, late=1, unacked=7)
+    line = "5,000 records, 500/s, 1 late, 7 not ACKed, 2 lines skipped"
+    assert plain.line(10.0, progress) == line + "\n"
+    assert terminal.line(10.0, progress) == "\r\x1b[2K" + line
+    assert plain.line(20.0, progress).startswith("5,000 records, 0/s")
+    assert (plain.end(), terminal.end()) == ("", "\r\x1b[2K")
+    assert terminal.message("late") == "\r\x1b[2Klate\n"
+
+
+async def test_a_deadline_says_which_computation_does_not_ack(server: DevServer, submit: Submit) -> None:
+    await submit("poisoned")
+    injector = Injector(server.address, "orders")
+    await injector.open()
+    await injector.send(ORDER, timestamp=5)
+    with pytest.raises(NotAckedError, match=r"after 0\.2 s: poisoned/poisoned has not ACKed 1 records: interval "):
+        await injector.flush(timeout=0.2)
+    with pytest.raises(NotAckedError, match=r"poisoned/poisoned has not ACKed"):
+        await injector.finish(timeout=0.1)
+    with pytest.raises(NotAckedError, match=r"poisoned/poisoned has not ACKed"):
+        await injector.close(timeout=0.1)
+
+
+def routes(injector: Injector) -> list[Route]:
+    """Where records go."""
+    return [route for consumer in injector._session.routing.consumers.values() for route in consumer.routes]
+
+
+async def test_a_stall_is_logged_with_its_reason(
+    server: DevServer, submit: Submit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("millwheel.client.injector.stalls._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("millwheel.client.injector.stalls.AckWatch.__init__.__defaults__", (0.1, 60.0))
+    await submit("late_shop")
+    async with ControlClient(server.address) as control, Injector(server.address, "orders") as injector:
+        await injector.send(ORDER, timestamp=5)
+        await injector.flush()
+        await control.pause("late-shop")
+        await injector._session.until(lambda: not any(route.address for route in routes(injector)))
+        await injector.send(ORDER, timestamp=6)
+        while not injector.stall:  # noqa: ASYNC110  # it has no event
+            await asyncio.sleep(0.01)
+        assert "late-shop/hours has not ACKed 1 records" in injector.stall
+        assert "is paused" in injector.stall
+        assert injector.stall in caplog.text
+        await control.resume("late-shop")
+        await asyncio.wait_for(injector.flush(), 20)
