@@ -74,7 +74,7 @@ async def test_every_command_does_what_is_said(server: Server, tmp_path: Path) -
     (file,) = [word for word in inject if word.endswith(".jsonl")]
     (tmp_path / file).write_text('{"text": "cat videos", "at": 1700000000}\n')
     told = await run_cli(server.address, *[str(tmp_path / word) if word == file else word for word in inject])
-    assert (told.code, told.out) == (0, "1 records injected into queries, 1 late\n"), told.err
+    assert (told.code, told.out) == (0, "1 record injected into queries, 1 late\n"), told.err
 
 
 async def test_the_server_takes_the_options_shown() -> None:
