@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from millwheel.cli.options import DEFAULT_ADDRESS, Address
-from millwheel.cli.progress import InjectionProgress, showing
+from millwheel.cli.progress import InjectionProgress, counted, showing
 from millwheel.cli.unacked import unacked_explainer
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
@@ -96,8 +96,8 @@ def inject_file(
         done, late = asyncio.run(_inject(address, stream, name, settings))
     except asyncio.CancelledError:
         raise typer.Exit(128 + signal.SIGTERM) from None
-    skipped = f", {done.skipped:,} lines skipped" if done.skipped else ""
-    typer.echo(f"{done.records:,} records injected into {stream}, {late:,} late{skipped}")
+    skipped = f", {counted(done.skipped, 'line')} skipped" if done.skipped else ""
+    typer.echo(f"{counted(done.records, 'record')} injected into {stream}, {late:,} late{skipped}")
     if done.skipped and not done.records:
         raise SourceError("no line is a record of the stream: see the first reasons above")
     idle = "is idle: give --finish once nothing more will come, so that the low watermark passes everything"

@@ -10,11 +10,16 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-__all__ = ["InjectionProgress", "ProgressText", "showing"]
+__all__ = ["InjectionProgress", "ProgressText", "counted", "showing"]
 
 _TERMINAL_SECONDS: Final = 0.5
 _LOG_SECONDS: Final = 10.0
 _CLEAR: Final = "\r\x1b[2K"
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things in words: ``1 record``, ``2,000 records``."""
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +46,8 @@ class ProgressText:
         before, records = self._last
         self._last = (now, progress.records)
         rate = (progress.records - records) / max(now - before, 1e-6)
-        skipped = f", {progress.skipped:,} lines skipped" if progress.skipped else ""
-        counts = f"{progress.records:,} records, {rate:,.0f}/s, {progress.late:,} late"
+        skipped = f", {counted(progress.skipped, 'line')} skipped" if progress.skipped else ""
+        counts = f"{counted(progress.records, 'record')}, {rate:,.0f}/s, {progress.late:,} late"
         text = f"{counts}, {progress.unacked:,} not ACKed{skipped}"
         return f"{_CLEAR}{text}" if self._terminal else f"{text}\n"
 

@@ -10,6 +10,7 @@ from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.ids import IdHasher
 from millwheel.client.injector.publication import Publication
 from millwheel.client.injector.sending import Sending
+from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.core.time import MAX_TIMESTAMP
 from simulation.mutations.base import mutation, replace
@@ -27,8 +28,8 @@ def promised_unacked() -> None:
 def endless() -> None:
     """An injector's end is told to nobody."""
 
-    async def finish(self: Injector) -> None:
-        await self.flush()
+    async def finish(self: Injector, timeout: float | None = None) -> None:
+        await self.flush(timeout)
 
     replace(Injector, "finish", lambda _: finish)
 
@@ -82,3 +83,15 @@ def settled_unheard() -> None:
         return accepted
 
     replace(WatermarkClient, "accept", make)
+
+
+@mutation(
+    "G1",
+    "a record that waits for its key is not overtaken by those behind it",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_g1_nothing_overtakes_a_record_that_waits_for_its_key_6_1_1",
+    why="the topologies of simulated runs are keyed by fields that every record has",
+)
+def keyless_overtaken() -> None:
+    """Records behind one that waits for its key are sent before it."""
+    replace(UnkeyedRecords, "blocked", lambda _: lambda self, consumer, scope: False)

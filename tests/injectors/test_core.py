@@ -536,3 +536,27 @@ def test_a_routing_that_leaves_keys_out_is_refused_g11() -> None:
 def test_limits_must_be_positive() -> None:
     with pytest.raises(UsageError, match="window_records"):
         Limits(window_records=0)
+
+
+def test_g1_nothing_overtakes_a_record_that_waits_for_its_key_6_1_1() -> None:
+    """A mark says that all below it is ACKed: a record that came later, at a lower position, would be lost."""
+    core = opened()
+    values = [b"v0", b"v1", b"v2"]
+    columns = Columns(values, [50] * 3, {"c": [b"k"]}, SCOPE, [0, 1, 2], {"c": "no key"})
+    (first,) = sends(core.add(columns, 0))
+    assert first.ids == [0]
+    assert sends(core.answered(first.token, ACKED, (), "", 1)) == []
+    assert sends(add(core, [3], 2, at=60)) == []
+    assert (core.unacked, core.acknowledged(SCOPE), core.published().watermark) == (3, 1, MIN_TIMESTAMP)
+    (head,) = core.unkeyed.heads(10)
+    assert [record.id for record in head.records] == [1, 2, 3]
+    (rest,) = sends(core.keyed(head, [b"k", b"k"], "no key yet", 3))
+    assert (rest.ids, rest.mark) == ([1, 2], 1)
+    assert core.unacked_by_consumer() == {"c": 3}
+    assert core.keyed(head, [b"k"], "", 4) == [], "these went on before"
+    (head,) = core.unkeyed.heads(10)
+    core.keyed(head, [b"k"], "", 5)
+    (last,) = sends(core.answered(rest.token, ACKED, (), "", 6))
+    core.answered(last.token, ACKED, (), "", 7)
+    assert core.flushed(core.accepted)
+    assert core.unacked_bytes == 0

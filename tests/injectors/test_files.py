@@ -215,8 +215,8 @@ async def test_the_command_line_injects_and_lists(server: DevServer, submit: Sub
     rows = "".join(f"u{number % 3},{number},{number}\r\n" for number in range(50))
     (logs / "orders.csv").write_bytes(("user,number,t\r\n" + rows + "oops\r\n").encode())
     options = "--format csv --timestamp t --unit s --process cli --skip-bad --column number=int --finish"
-    code, told, errors = await command(server, "inject", "file", "orders", str(logs), *options.split())
-    assert (code, told) == (0, "50 records injected into orders, 0 late, 1 lines skipped\n"), errors
+    code, printed, errors = await command(server, "inject", "file", "orders", str(logs), *options.split())
+    assert (code, printed) == (0, "50 records injected into orders, 0 late, 1 line skipped\n"), errors
     assert "orders.csv, line 52 (byte " in errors
     assert numbers(await everything(server.address, "echo")) == Counter(range(50))
     assert await states(server) == {"cli": "finished"}
@@ -229,9 +229,9 @@ async def test_without_finish_a_process_is_idle_and_goes_on(server: DevServer, s
     assert (await command(server, "inject", "file", "orders", str(logs), *options))[0] == 0
     assert await states(server) == {"cli": "idle"}
     write(logs / "a.jsonl", 10, 15, "a")
-    code, told, _ = await command(server, "inject", "file", "orders", str(logs / "a.jsonl"), *options, "--finish")
+    code, printed, _ = await command(server, "inject", "file", "orders", str(logs / "a.jsonl"), *options, "--finish")
     # Those that come again are behind the watermark, and known.
-    assert (code, told) == (0, "15 records injected into orders, 9 late\n")
+    assert (code, printed) == (0, "15 records injected into orders, 9 late\n")
     assert numbers(await everything(server.address, "echo")) == Counter(range(15))
 
 
@@ -278,10 +278,10 @@ async def test_a_line_that_is_not_of_the_declared_type_is_named(server: DevServe
     assert code != 0
     assert re.search(r"a.jsonl, line 2 \(byte \d+\): .*`int`, got `str`.*number", " ".join(errors.split()))
     assert await states(server) == {"cli": "idle"}
-    code, told, errors = await command(
+    code, printed, errors = await command(
         server, "inject", "file", "orders", str(logs), *options, "--skip-bad", "--finish"
     )
-    assert (code, told) == (0, "3 records injected into orders, 0 late, 2 lines skipped\n"), errors
+    assert (code, printed) == (0, "3 records injected into orders, 0 late, 2 lines skipped\n"), errors
     assert numbers(await everything(server.address, "echo")) == Counter([1, 2, 3])
 
 
@@ -289,8 +289,8 @@ async def test_a_stream_keyed_by_code_is_fed_by_files(server: DevServer, submit:
     await submit("codekeyed")
     write(logs / "a.jsonl", 0, 3_000)
     options = ["--timestamp", "t", "--unit", "us", "--finish"]
-    code, told, errors = await command(server, "inject", "file", "orders", str(logs), *options)
-    assert (code, told) == (0, "3,000 records injected into orders, 0 late\n"), errors
+    code, printed, errors = await command(server, "inject", "file", "orders", str(logs), *options)
+    assert (code, printed) == (0, "3,000 records injected into orders, 0 late\n"), errors
     assert {row["bucket"]: row["count"] for row in await everything(server.address, "totals")} == {
         "0": 1_000, "1": 1_000, "2": 1_000
     }  # fmt: skip

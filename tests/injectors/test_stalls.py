@@ -46,7 +46,7 @@ async def test_a_deadline_says_which_computation_does_not_ack(server: DevServer,
     injector = Injector(server.address, "orders")
     await injector.open()
     await injector.send(ORDER, timestamp=5)
-    with pytest.raises(NotAckedError, match=r"after 0\.2 s: poisoned/poisoned has not ACKed 1 records: interval "):
+    with pytest.raises(NotAckedError, match=r"after 0\.2 s: poisoned/poisoned has not ACKed 1 record: interval "):
         await injector.flush(timeout=0.2)
     with pytest.raises(NotAckedError, match=r"poisoned/poisoned has not ACKed"):
         await injector.finish(timeout=0.1)
@@ -73,7 +73,7 @@ async def test_a_stall_is_logged_with_its_reason(
         await injector.send(ORDER, timestamp=6)
         while not injector.stall:  # noqa: ASYNC110  # it has no event
             await asyncio.sleep(0.01)
-        assert "late-shop/hours has not ACKed 1 records" in injector.stall
+        assert "late-shop/hours has not ACKed 1 record" in injector.stall
         assert "is paused" in injector.stall
         assert injector.stall in caplog.text
         await control.resume("late-shop")

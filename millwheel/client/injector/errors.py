@@ -47,9 +47,9 @@ class NotAckedError(InjectorError):
     """Records were not ACKed within the time that the caller gives. They stay on their way."""
 
     def __init__(self, stream: str, process: str, seconds: float, why: str) -> None:
-        told = why or "the last ACKs came just now: try again"
+        reason = why or "the last ACKs came just now: try again"
         super().__init__(
-            f"injector process {process!r} of stream {stream!r}: not everything is ACKed after {seconds:g} s: {told}"
+            f"injector process {process!r} of stream {stream!r}: not everything is ACKed after {seconds:g} s: {reason}"
         )
 
 

@@ -44,12 +44,12 @@ class KeyRetries:
 
     async def _run(self) -> None:
         session, unkeyed = self._session, self._session.core.unkeyed
-        told: dict[str, str] = {}
+        logged: dict[str, str] = {}
         while unkeyed and session.is_open and session.core.failed is None:
             for name, (count, why) in unkeyed.consumers().items():
-                if told.get(name) != why:
+                if logged.get(name) != why:
                     log.warning("%s: %d records wait for their keys: %s", self._named(name), count, why)
-                    told[name] = why
+                    logged[name] = why
             released = [await self._retry(head) for head in unkeyed.heads(_MAX_RECORDS)]
             if not any(released):
                 await asyncio.sleep(_RETRY_SECONDS)

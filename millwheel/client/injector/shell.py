@@ -219,8 +219,8 @@ class Injector:
         except TypeError:
             return  # no number: the core says so
         if unlikely_times:
-            told = unlikely(unlikely_times[0], self._clock, _IN_UNITS, _MEANT)
-            raise UsageError(f"{what} of stream {self.stream!r}: {told}")
+            why = unlikely(unlikely_times[0], self._clock, _IN_UNITS, _MEANT)
+            raise UsageError(f"{what} of stream {self.stream!r}: {why}")
 
     def _is_likely(self, time_us: int) -> bool:
         if is_likely(time_us, self._clock) or not MIN_TIMESTAMP < time_us < MAX_TIMESTAMP:

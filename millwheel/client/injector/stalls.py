@@ -84,20 +84,20 @@ class StallMonitor:
     async def _run(self) -> None:
         core = self._session.core
         loop = asyncio.get_running_loop()
-        told = ""
+        logged = ""
         while core.failed is None:
             await asyncio.sleep(_LOOK_SECONDS)
             if not self._watch.look(loop.time(), core.acked, core.oldest_unacked(), core.unacked):
-                self.text = told = ""
+                self.text = logged = ""
                 continue
             try:
                 self.text = await self.explain()
             except Exception as error:
                 # To say less is better than to stop looking.
                 self.text = f"{core.unacked:,} records are not ACKed ({type(error).__name__}: {error})"
-            if self.text != told:
-                told = self.text
-                log.warning("injector %s of stream %r waits for ACKs: %s", core.process, core.stream, told)
+            if self.text != logged:
+                logged = self.text
+                log.warning("injector %s of stream %r waits for ACKs: %s", core.process, core.stream, logged)
             await asyncio.sleep(_STALL_SECONDS / 2)
 
     async def explain(self) -> str:
@@ -109,8 +109,8 @@ class StallMonitor:
         for incarnation, count in counts[:_MAX_CONSUMERS]:
             _, why = waiting.get(incarnation, (0, ""))
             why = f"there is no key for the first of them: {why}" if why else await self._why(incarnation)
-            told = f"{self.named(incarnation)} has not ACKed {count:,} records"
-            parts.append(f"{told}: {why}" if why else told)
+            fact = f"{self.named(incarnation)} has not ACKed {count:,} record{'s' if count != 1 else ''}"
+            parts.append(f"{fact}: {why}" if why else fact)
         if len(counts) > _MAX_CONSUMERS:
             parts.append(f"and {len(counts) - _MAX_CONSUMERS} more computations have not ACKed everything")
         return "; ".join(parts)
@@ -132,8 +132,8 @@ class StallMonitor:
             return ""
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                told = "" if self._explain is None else await self._explain(incarnation)
-                return told or await self._ask_owner(incarnation)
+                why = "" if self._explain is None else await self._explain(incarnation)
+                return why or await self._ask_owner(incarnation)
         except TimeoutError:
             return f"the server does not say why within {_ASK_SECONDS:g} s"
         except (RequestError, InjectorError) as error:
