@@ -83,20 +83,23 @@ class Sealer:
                 encoded = encode(value) if value is not None else b""
                 if encoded.__class__ is not bytes:
                     encoded = bytes(memoryview(encoded))  # a codec of the user's own made it
+                if encoded == cell.encoded:
+                    continue
                 if encoded == default:
                     encoded = b""
-                elif check is not None and encoded and encoded != cell.encoded:
+                elif check is not None and encoded:
                     check(value, encoded)
             except Exception as error:
                 broken.append((key, error))
                 continue
-            if encoded != cell.encoded:
-                size = len(encoded)
-                total += size
-                if size > MAX_STATE_BYTES:
-                    broken.append((key, TooLargeError(f"the state of key {context.key!r}", size, MAX_STATE_BYTES)))
-                else:
-                    changed.append((key, encoded))
+            if not encoded and not cell.encoded:
+                continue
+            size = len(encoded)
+            total += size
+            if size > MAX_STATE_BYTES:
+                broken.append((key, TooLargeError(f"the state of key {context.key!r}", size, MAX_STATE_BYTES)))
+            else:
+                changed.append((key, encoded))
         for key, reason in broken:
             self._failed(key, reason)
         return changed if total <= MAX_ENTRY_BYTES else self._fitting(batch, changed)
