@@ -146,6 +146,8 @@ def _computations(plan: Plan) -> Iterator[Problem]:
     for computation in plan.computations.values():
         yield from _state(computation)
         yield from _late(plan, computation)
+        for name in computation.forwards:
+            yield from _forwarded(plan, computation, name, "the computation passes on")
         for name, extractor in computation.inputs.items():
             yield from _input(computation, plan.streams[name], extractor)
 
@@ -189,14 +191,16 @@ def _late(plan: Plan, computation: ComputationDeclaration) -> Iterator[Problem]:
         message = f"late=divert({late.stream!r}) names none of its outputs{hint}: add it to outputs="
         yield Problem(computation.where, message)
         return
-    target = plan.streams[late.stream]
+    yield from _forwarded(plan, computation, late.stream, f"late=divert({late.stream!r}) sends it")
+
+
+def _forwarded(plan: Plan, computation: ComputationDeclaration, to: str, lead: str) -> Iterator[Problem]:
+    """Inputs that cannot be produced, as they come, to the stream ``to``; ``lead`` begins the messages."""
+    target = plan.streams[to]
     for name in computation.inputs:
         stream = plan.streams[name]
         if is_known(stream.type) and is_known(target.type) and not accepts(target.type, stream.type):
-            message = (
-                f"late=divert({late.stream!r}) sends it {stream.type_name}, but stream {late.stream!r} "
-                f"carries {target.type_name}"
-            )
+            message = f"{lead} {stream.type_name}, but stream {to!r} carries {target.type_name}"
             yield Problem(f"{computation.where}, input {name!r}", message)
 
 

@@ -23,6 +23,17 @@ class Window(NamedTuple):
     start: int
     end: int
 
+    @property
+    def tag(self) -> str:
+        """The tag of a timer for this window."""
+        return f"{self.start}/{self.end}"
+
+    @classmethod
+    def from_tag(cls, tag: str) -> Window:
+        """The window whose tag this is."""
+        start, _, end = tag.partition("/")
+        return cls(int(start), int(end))
+
 
 class Assigner(Protocol):
     """Puts timestamps into windows. The same timestamp always gives the same windows."""
@@ -51,8 +62,8 @@ class _Aligned:
         last = timestamp - (timestamp - self.offset) % self.every
         first = last - (self.size - 1 - (timestamp - last)) // self.every * self.every
         found = tuple(Window(start, start + self.size) for start in range(first, last + 1, self.every))
-        # The window before the first one ends at first + size - every, and the one after the last begins at last + every.
-        # Where size is no multiple of every, the former may lie within the last window: the answer holds from there on.
+        # The window before the first one ends at first + size - every; the one after the last begins at last + every.
+        # Where size is no multiple of every, the former may lie within the last window. The answer holds from there.
         self._found = found
         self._from, self._to = max(last, first + self.size - self.every), min(first + self.size, last + self.every)
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from itertools import groupby
+from itertools import groupby, pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -81,7 +81,8 @@ def by_clock(zone: str, minutes: int) -> dict[int, Window]:
 @cache
 def by_date(zone: str, days: int) -> dict[int, Window]:
     """Each minute's window: a date begins where it is first shown, and lasts until a later one is."""
-    latest, labels = 0, []
+    latest = 0
+    labels: list[tuple[int, object]] = []
     for at, local in minutes_around(zone):
         latest = max(latest, local.toordinal())
         labels.append((at, latest // days))
@@ -92,7 +93,7 @@ def runs(labels: list[tuple[int, object]]) -> dict[int, Window]:
     """Windows by minute, without the first and the last, which are cut off."""
     groups = [[at for at, _ in run] for _, run in groupby(labels, lambda one: one[1])]
     found = {}
-    for group, after in zip(groups[1:], groups[2:], strict=False):
+    for group, after in pairwise(groups[1:]):
         found.update(dict.fromkeys(group, Window(group[0], after[0])))
     return found
 

@@ -63,7 +63,8 @@ class Failures:
             f"computation {name!r}, key {shown!r}, {what}: {type(error).__name__}: {error} "
             f"(attempt {attempts}; {decision.value})"
         )
-        return HookFailed(message, "".join(traceback.format_exception(error)), decision is Decision.STOP)
+        text = "".join(traceback.format_exception(error))
+        return HookFailed(message, text, decision is Decision.STOP, error, not self.policy.max_attempts)
 
     def dead_letter(self, context: Context[Any], key: bytes, item: Item, error: BaseException, attempts: int) -> None:
         """Have ``context`` produce the dead letter of ``item``."""
