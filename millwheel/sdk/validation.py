@@ -50,8 +50,12 @@ def _names(plan: Plan, added: Sequence[ComputationDeclaration]) -> Iterator[Prob
     rule = "a name is 1 to 63 of a-z, 0-9 and -, beginning with a letter"
     if not _fits(_RESOURCE_NAME, plan.name):
         yield Problem(f"topology {plan.name!r}", rule)
-    if not added:
-        yield Problem(f"topology {plan.name!r}", "it has no computations: add(...) one")
+    if not added and not any(
+        one.declaration and one.declaration.kind is StreamKind.SOURCE for one in plan.streams.values()
+    ):
+        yield Problem(
+            f"topology {plan.name!r}", "it has neither computations nor sources: add(...) one, or declare a source(...)"
+        )
     for name in dict.fromkeys(one.name for one in added):
         if not _fits(_RESOURCE_NAME, name):
             yield Problem(f"computation {name!r}", f"{rule}: give it another one with name=")

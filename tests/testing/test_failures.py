@@ -158,3 +158,13 @@ def test_names_that_do_not_exist_are_refused_with_the_nearest() -> None:
         harness.advance(AT, "fragile")
     with pytest.raises(mw.UsageError, match=r"has no computation 'fragil' \(did you mean 'fragile'\?\)"):
         harness.state("fragil", "a")
+
+
+def test_of_a_source_that_nothing_reads_the_records_are_what_was_injected() -> None:
+    topology = mw.Topology("sources")
+    topology.source("words", str)
+    harness = TopologyHarness(topology)
+    harness.send("words", "a", AT)
+    harness.finish()
+    harness.crash()
+    assert [(one.value, one.timestamp) for one in harness.produced("words")] == [("a", AT)]
