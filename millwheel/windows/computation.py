@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
-from millwheel.core.time import Duration, Timestamp
+from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
@@ -14,12 +14,12 @@ from millwheel.windows.aggregates import Aggregator, result_type_of
 from millwheel.windows.assigners import Assigner, SessionWindows, Window
 from millwheel.windows.result import Result
 
-__all__ = ["Aggregate", "output_types"]
+__all__ = ["Aggregate", "output_types", "result_time"]
 
 A = TypeVar("A")
 
-Panes = dict[Window, tuple[int, A]]
-"""By window: the revision last produced (-1 until the first result is), and the accumulator."""
+Panes = dict[tuple[int, int], tuple[int, A]]
+"""By a window's start and end: the revision last produced (-1 until the first result is), and the accumulator."""
 
 _NONE: Final = Duration(0)
 _PURGE: Final = "purge/"
@@ -93,7 +93,7 @@ class Aggregate(Computation[Any, Panes[A]]):
                     self._produce(ctx, window)
             elif window.end > ctx.watermark:
                 taken = True
-                panes[window] = -1, self._add(self._new(), record)
+                panes[window.bounds] = -1, self._add(self._new(), record)
                 ctx.set_timer(Timestamp(window.end), window.tag)
             elif self._is_kept(ctx, window):
                 taken = True
@@ -116,7 +116,7 @@ class Aggregate(Computation[Any, Panes[A]]):
             del ctx.state
 
     def _purge_at(self, window: Window) -> Timestamp:
-        return Timestamp(window.end + self.allowed_lateness)
+        return Timestamp(min(window.end + self.allowed_lateness, MAX_TIMESTAMP))
 
     def _is_kept(self, ctx: Context[Panes[A]], window: Window) -> bool:
         """Whether late records of an ended window still count."""
@@ -124,7 +124,7 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     def _open_late(self, ctx: Context[Panes[A]], record: Record[Any], window: Window) -> None:
         """The first record of a window that has ended, and is kept."""
-        ctx.state[window] = -1, self._add(self._new(), record)
+        ctx.state[window.bounds] = -1, self._add(self._new(), record)
         self._produce(ctx, window)
         ctx.set_timer(self._purge_at(window), _PURGE + window.tag)
 
@@ -138,9 +138,14 @@ class Aggregate(Computation[Any, Panes[A]]):
     def _produce(self, ctx: Context[Panes[A]], window: Window) -> None:
         before, accumulator = ctx.state[window]
         ctx.state[window] = revision, _ = before + 1, accumulator
-        start, end = Timestamp(window.start), Timestamp(window.end)
         value = self.aggregator.result(accumulator)
-        ctx.produce(self.output, Result(ctx.key, start, end, value, revision), timestamp=end)
+        result = Result(ctx.key, Timestamp(window.start), Timestamp(window.end), value, revision)
+        ctx.produce(self.output, result, timestamp=result_time(window))
+
+
+def result_time(window: Window) -> Timestamp:
+    """The timestamp of a window's results: its end, or the last timestamp that a record can have."""
+    return Timestamp(min(window.end, LAST_TIMESTAMP))
 
 
 def output_types(aggregator: Aggregator[Any, Any], output: str, too_late: str | None) -> dict[str, Any]:

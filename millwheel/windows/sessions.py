@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any, TypeVar
 
-from millwheel.core.time import Timestamp
+from millwheel.core.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.model import Record, Timer
 from millwheel.windows.aggregates import Aggregator
-from millwheel.windows.assigners import SessionWindows
-from millwheel.windows.computation import output_types
+from millwheel.windows.assigners import SessionWindows, Window
+from millwheel.windows.computation import output_types, result_time
 from millwheel.windows.result import Result
 
 __all__ = ["SessionAggregate"]
@@ -70,7 +70,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
 
     def process_record(self, ctx: Context[Sessions[A]], record: Record[Any]) -> None:
         """Put the record into its session, merging those that it joins."""
-        start, end = record.timestamp, record.timestamp + self.gap
+        start, end = record.timestamp, min(record.timestamp + self.gap, MAX_TIMESTAMP)
         sessions = ctx.state
         joined = [one for one in sessions if one[0] < end and start < one[1]]
         if not joined and end <= ctx.watermark:
@@ -97,6 +97,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         sessions.remove(ended)
         start, end, accumulator = ended
         value = self.aggregator.result(accumulator)
-        ctx.produce(self.output, Result(ctx.key, Timestamp(start), Timestamp(end), value), timestamp=Timestamp(end))
+        result = Result(ctx.key, Timestamp(start), Timestamp(end), value)
+        ctx.produce(self.output, result, timestamp=result_time(Window(start, end)))
         if not sessions:
             del ctx.state

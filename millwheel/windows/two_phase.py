@@ -9,7 +9,7 @@ from zlib import crc32
 
 import msgspec
 
-from millwheel.core.time import Timestamp
+from millwheel.core.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
@@ -19,7 +19,7 @@ from millwheel.sdk.model import Record, Timer
 from millwheel.sdk.topology import Topology
 from millwheel.windows.aggregates import Aggregator
 from millwheel.windows.assigners import Assigner, Window
-from millwheel.windows.computation import Aggregate, output_types
+from millwheel.windows.computation import Aggregate, output_types, result_time
 from millwheel.windows.result import Result
 
 __all__ = ["two_phase"]
@@ -93,7 +93,11 @@ def _unsharded(partial: Result[Any]) -> str:
     return partial.key.partition("|")[2]
 
 
-class _Merge(Computation[Any, dict[Window, A]]):
+Merged = dict[tuple[int, int], A]
+"""By a window's start and end."""
+
+
+class _Merge(Computation[Any, Merged[A]]):
     """Joins the shards' partial results, which all carry their window's end as timestamp."""
 
     def __init__(self, aggregator: Aggregator[A, Any], output: str) -> None:
@@ -107,20 +111,23 @@ class _Merge(Computation[Any, dict[Window, A]]):
         """See Computation."""
         return self.outputs
 
-    def process_record(self, ctx: Context[dict[Window, A]], record: Record[Any]) -> None:
+    def process_record(self, ctx: Context[Merged[A]], record: Record[Any]) -> None:
         """Merge a partial result into its window."""
         partial: Result[A] = record.value
         window = Window(partial.start, partial.end)
         merged = ctx.state
-        merged[window] = self.aggregator.merge(merged[window], partial.value) if window in merged else partial.value
+        if window in merged:
+            merged[window] = self.aggregator.merge(merged[window], partial.value)
+        else:
+            merged[window.bounds] = partial.value
         # One microsecond beyond the partial results' own timestamp: at that watermark none is still to come.
-        ctx.set_timer(Timestamp(partial.end + 1), window.tag, hold=partial.end)
+        ctx.set_timer(Timestamp(min(partial.end + 1, MAX_TIMESTAMP)), window.tag, hold=result_time(window))
 
-    def process_timer(self, ctx: Context[dict[Window, A]], timer: Timer) -> None:
+    def process_timer(self, ctx: Context[Merged[A]], timer: Timer) -> None:
         """Every shard's partial result is in."""
         window = Window.from_tag(timer.tag)
-        start, end = Timestamp(window.start), Timestamp(window.end)
         value = self.aggregator.result(ctx.state.pop(window))
-        ctx.produce(self.output, Result(ctx.key, start, end, value), timestamp=end)
+        result = Result(ctx.key, Timestamp(window.start), Timestamp(window.end), value)
+        ctx.produce(self.output, result, timestamp=result_time(window))
         if not ctx.state:
             del ctx.state

@@ -39,6 +39,41 @@ def test_sessions_equal_a_naive_sweep(hits: list[tuple[str, int]], gap: int) -> 
     assert sorted((r.key, r.start, r.end, r.value) for r in harness.values("sessions")) == sorted(expected)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(-20, 30), st.none() | st.integers(-20, 40)), max_size=30),
+    st.integers(1, 9),
+)
+def test_g14_a_late_record_extends_an_open_session_or_is_too_late_4_5(
+    steps: list[tuple[str, int, int | None]], gap: int
+) -> None:
+    session = windows.session(mw.Duration(gap))
+    harness = harness_of(windows.SessionAggregate(session, windows.count(), too_late="too-late"))
+    watermark, too_late = -100, 0
+    open_now: list[tuple[str, int, int, int]] = []
+    ended: list[tuple[str, int, int, int]] = []
+    for page, stamp, to in steps:
+        harness.send("hits", Hit(page), Timestamp(stamp))
+        joined = [one for one in open_now if one[0] == page and one[1] < stamp + gap and stamp < one[2]]
+        if joined or watermark < stamp + gap:
+            start, end = min([stamp, *(one[1] for one in joined)]), max([stamp + gap, *(one[2] for one in joined)])
+            open_now = [one for one in open_now if one not in joined]
+            open_now.append((page, start, end, 1 + sum(one[3] for one in joined)))
+        else:
+            too_late += 1
+        if to is not None and to > watermark:
+            watermark = to
+            harness.advance(Timestamp(to))
+            ended += [one for one in open_now if one[2] <= to]
+            open_now = [one for one in open_now if one[2] > to]
+    harness.finish()
+    found = [(r.key, r.start, r.end, r.value) for r in harness.values("sessions")]
+    assert sorted(found) == sorted(ended + open_now)
+    assert len(harness.values("too-late")) == too_late
+    assert sum(value for *_, value in found) + too_late == len(steps), "every record is in one session, or too late"
+    assert [harness.state("windowed", page) for page in "ab"] == [None, None], "nothing is left behind"
+
+
 @settings(max_examples=30, deadline=None)
 @given(HITS, st.integers(1, 6), st.randoms(use_true_random=False))
 def test_sessions_do_not_depend_on_the_order_of_arrival(

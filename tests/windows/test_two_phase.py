@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 
+import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import windows
-from millwheel.core.time import Timestamp
+from millwheel.core.time import LAST_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.testing import TopologyHarness
 from tests.windows.hits import AGGREGATORS, Hit
 
@@ -48,6 +49,25 @@ def test_two_phases_give_what_one_gives_8_4(
     harness.finish()
     once, twice = (sorted((r.key, r.start, r.end, r.value) for r in harness.values(s)) for s in ("once", "twice"))
     assert once == twice
+
+
+@pytest.mark.parametrize("stamp", [MIN_TIMESTAMP, LAST_TIMESTAMP])
+def test_two_phases_reach_to_the_ends_of_time_8_4(stamp: int) -> None:
+    topology = mw.Topology("hot")
+    topology.source("hits", Hit)
+    windows.two_phase(
+        topology,
+        "pages",
+        source="hits",
+        key_of=lambda hit: hit.page,
+        windows=windows.tumbling(mw.seconds(1)),
+        aggregator=windows.count(),
+        output="counts",
+    )
+    harness = TopologyHarness(topology)
+    harness.send_all("hits", [(Hit("a", size), Timestamp(stamp)) for size in range(5)])
+    harness.finish()
+    assert [(r.key, r.value) for r in harness.values("counts")] == [("a", 5)]
 
 
 def test_two_phases_take_protobuf_messages_8_4() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import windows
-from millwheel.core.time import Timestamp, from_datetime, to_datetime
+from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, from_datetime, to_datetime
 from tests.windows.hits import HITS, Hit, harness_of
 
 NEW_YORK = ZoneInfo("America/New_York")
@@ -129,3 +129,24 @@ def test_windows_of_the_wrong_kind_are_refused() -> None:
     session: Any = windows.session(mw.seconds(1))
     with pytest.raises(mw.UsageError, match="session windows need SessionAggregate"):
         windows.Aggregate(session, windows.count())
+
+
+ENDS = [MIN_TIMESTAMP, MIN_TIMESTAMP + 1, LAST_TIMESTAMP - 5, LAST_TIMESTAMP]
+
+
+@pytest.mark.parametrize("stamp", ENDS)
+@pytest.mark.parametrize(
+    "computation",
+    [
+        windows.Aggregate(windows.tumbling(mw.seconds(1)), windows.count()),
+        windows.Aggregate(windows.tumbling(mw.seconds(1)), windows.count(), allowed_lateness=mw.hours(1)),
+        windows.SessionAggregate(windows.session(mw.seconds(1)), windows.count(), output="windows"),
+    ],
+)
+def test_windows_are_cut_where_time_begins_and_ends(computation: Any, stamp: int) -> None:
+    harness = harness_of(computation)
+    harness.send("hits", Hit("a"), Timestamp(stamp))
+    harness.finish()
+    (result,) = harness.values("windows")
+    assert MIN_TIMESTAMP <= result.start <= stamp < result.end <= MAX_TIMESTAMP
+    assert harness.watermark("windowed") == MAX_TIMESTAMP
