@@ -137,7 +137,8 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     def _produce(self, ctx: Context[Panes[A]], window: Window) -> None:
         before, accumulator = ctx.state[window]
-        ctx.state[window] = revision, _ = before + 1, accumulator
+        revision = before + 1
+        ctx.state[window] = revision, accumulator
         value = self.aggregator.result(accumulator)
         result = Result(ctx.key, Timestamp(window.start), Timestamp(window.end), value, revision)
         ctx.produce(self.output, result, timestamp=result_time(window))
