@@ -41,8 +41,8 @@ def two_phase(
     """Add a two-phase aggregation of the stream ``source`` to ``topology``: ``name-partial`` and ``name``.
 
     The first phase spreads each key over several keys by a hash of the record and aggregates there. The second phase
-    merges the partial results. Late records count as in :class:`Aggregate` without allowed lateness. ``source`` is keyed by a
-    function, so its injectors are given ``topology=``.
+    merges the partial results. Late records count as in :class:`Aggregate` without allowed lateness. A function gives
+    the keys of ``source``, so injectors of it need ``topology=``.
 
     Args:
         topology: Where the two computations are added.

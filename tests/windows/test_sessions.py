@@ -89,8 +89,8 @@ def test_sessions_do_not_depend_on_the_order_of_arrival(
 
 
 def test_collect_holds_its_limit_also_where_sessions_merge() -> None:
-    collect = windows.collect(lambda hit: hit.size, int, limit=2)
+    collect = windows.collect(lambda hit: hit.size, int, limit=3)
     harness = harness_of(windows.SessionAggregate(windows.session(mw.Duration(5)), collect))
-    harness.send_all("hits", [(Hit("a"), Timestamp(stamp)) for stamp in (0, 1, 8)])
-    with pytest.raises(ValueError, match="the window would hold 3 items, and collect's limit is 2"):
+    harness.send_all("hits", [(Hit("a"), Timestamp(stamp)) for stamp in (0, 1, 8, 9)])
+    with pytest.raises(ValueError, match="the window would hold 4 items, and collect's limit is 3"):
         harness.send("hits", Hit("a"), Timestamp(4))
