@@ -23,7 +23,7 @@ from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.encoding import RecordEncoder
 from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, partition_scope
 from millwheel.client.injector.link import Link
-from millwheel.client.injector.messages import Columns, Send
+from millwheel.client.injector.messages import Columns, Connect, Disconnect, Send
 from millwheel.client.injector.routing import ConsumerRouting, Route, Routing
 from millwheel.client.injector.wire import SenderIdentity
 from millwheel.core.keys import KeyInterval
@@ -126,8 +126,13 @@ async def loopback(records: int, how: str, address: str) -> float:
 
     def perform(instructions: list[Any]) -> None:
         for instruction in instructions:
-            if isinstance(instruction, Send):
-                link.send(instruction)
+            match instruction:
+                case Send():
+                    link.send(instruction)
+                case Connect() | Disconnect():
+                    """The one link is there from the beginning."""
+                case _:
+                    raise TypeError(f"nothing performs the instruction {instruction!r:.200}")
 
     events = _Events(core, perform)
     link = Link(address, _IDENTITY.request, events)

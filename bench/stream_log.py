@@ -25,8 +25,11 @@ from millwheel.worker.log import AckOffset, Fetch, LogConfig, LogCore, Publish, 
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
+    Acknowledge,
     Appended,
     AppendEntry,
+    DeleteEntries,
+    DeleteParts,
     Delivery,
     FlushStates,
     Opened,
@@ -86,6 +89,8 @@ def through_core(size: int, subscribed: bool, depth: int) -> None:
                     events.append(StatesFlushed(one.number))
                 elif isinstance(one, WriteParts):
                     events.append(PartsWritten(one.number))
+                elif not isinstance(one, Acknowledge | Report | DeleteEntries | DeleteParts):
+                    raise TypeError(f"nothing performs the instruction {one!r:.200}")
     spent = time.perf_counter() - started
     how = "a cursor that ACKs" if subscribed else "no subscriber"
     rate = RECORDS / spent

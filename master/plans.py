@@ -239,11 +239,12 @@ class Planner:
         return incarnation
 
     def _logs_of(self, spec: specs.TopologySpec) -> None:
-        """A log for what the topology produces and nobody reads, and for its dead letters, read or not."""
+        """A log for what is produced or injected and read by no computation, and for dead letters, read or not."""
         read = {edge.stream for computation in spec.computations for edge in computation.inputs}
         declared = {stream.name: stream for stream in spec.streams}
-        produced = dict.fromkeys(output for computation in spec.computations for output in outputs_of(computation))
-        for stream in produced:
+        written = [output for computation in spec.computations for output in outputs_of(computation)]
+        written += [stream.name for stream in spec.streams if stream.injected]
+        for stream in dict.fromkeys(written):
             others = any(consumer.topology != spec.name for consumer in self._known.consumers(stream))
             if stream not in read and stream not in self._known.logs and not others:
                 self._new_log(stream, declared.get(stream) or self._known.stream(stream))

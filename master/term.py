@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from typing import Any, Final, cast
+from typing import Any, Final, assert_never, cast
 
 from millwheel.coordination.contract import CompactedError, Coordinator, CoordinatorError
 from millwheel.coordination.election import Leadership
@@ -180,6 +180,8 @@ class Term:
                     if topology not in self._looking:
                         self._looking.add(topology)
                         self._spawn(self._observe(topology))
+                case _:
+                    assert_never(instruction)
 
     def _answer(self, instruction: Reply | Fail) -> None:
         future = self._asked.get(instruction.ticket)

@@ -63,8 +63,8 @@ def _twice(names: list[str]) -> list[str]:
 
 
 def _computations(spec: specs.TopologySpec) -> Iterator[Problem]:
-    if not spec.computations:
-        yield Problem(f"topology {spec.name!r}", "it has no computations: add one")
+    if not spec.computations and not any(stream.injected for stream in spec.streams):
+        yield Problem(f"topology {spec.name!r}", "it has neither computations nor sources: add one")
     for name in _twice([computation.name for computation in spec.computations]):
         yield Problem(f"computation {name!r}", "the name is used twice: give one of them another by name=")
     for computation in spec.computations:

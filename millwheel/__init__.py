@@ -41,7 +41,7 @@ from millwheel.core.time import (
     to_datetime,
 )
 from millwheel.sdk.codecs import Codec
-from millwheel.sdk.computation import Computation
+from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.dead_letters import DeadLetter
 from millwheel.sdk.errors import (
@@ -66,6 +66,7 @@ from millwheel.sdk.topology import Topology
 __all__ = [
     "MAX_TIMESTAMP",
     "MIN_TIMESTAMP",
+    "SAME_AS_INPUT",
     "Codec",
     "Computation",
     "Context",

@@ -457,13 +457,16 @@ class GiveUp:
 
 @dataclass(slots=True)
 class HookFailed:
-    """User code raised: for the log and the operator. Nothing else needs doing."""
+    """User code raised: for the log and the operator. Nothing else needs doing.
+
+    ``error`` is what it raised. ``endless``: the failure policy tries again for ever, so that only other code ends it.
+    """
 
     message: str
     traceback: str
     stopped: bool
     error: BaseException
-    """What it raised."""
+    endless: bool
 
 
 Instruction = (

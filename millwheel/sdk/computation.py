@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Generic
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from millwheel.sdk.codecs import Codec
 from millwheel.sdk.context import Context
@@ -24,7 +24,10 @@ else:
     In = TypeVar("In")
     State = TypeVar("State")
 
-__all__ = ["Computation", "input_and_state_types", "overrides_migrate", "overrides_timer_hook"]
+__all__ = ["SAME_AS_INPUT", "Computation", "input_and_state_types", "overrides_migrate", "overrides_timer_hook"]
+
+SAME_AS_INPUT: Final[Any] = type("SAME_AS_INPUT", (), {"__doc__": "A type that `declared_outputs` may state."})
+"""The type of a stream to which a computation produces its records as they came: see `Computation.declared_outputs`."""
 
 
 class Computation(ABC, Generic[In, State]):
@@ -60,6 +63,18 @@ class Computation(ABC, Generic[In, State]):
         raise UsageError(
             f"{type(self).__name__} meets a state of version {stored.version}, and defines no migrate(self, stored)"
         )
+
+    def declared_outputs(self) -> Mapping[str, Any] | None:
+        """The streams that this computation produces to, with their types, where the computation itself knows them.
+
+        Override it in a computation that takes the names of its outputs, or what decides on their types, as parameters.
+        Then ``outputs=`` may be left out where the computation is added; what is said there is checked against this.
+        The type ``millwheel.SAME_AS_INPUT`` stands for the type of the inputs.
+
+        Returns:
+            The types by stream; None, the default, where ``outputs=`` alone says.
+        """
+        return None
 
     @abstractmethod
     def process_record(self, ctx: Context[State], record: Record[In]) -> Awaitable[None] | None:

@@ -13,12 +13,12 @@ from typing import Any, Final, TypeVar
 from millwheel.core.time import Duration
 from millwheel.sdk.apart import own_name
 from millwheel.sdk.codecs import Codec
-from millwheel.sdk.computation import Computation, input_and_state_types
-from millwheel.sdk.errors import Problem
+from millwheel.sdk.computation import SAME_AS_INPUT, Computation, input_and_state_types
+from millwheel.sdk.errors import Problem, did_you_mean
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.option_checks import computation_option_problems
-from millwheel.sdk.options import ComputationOptions, Retention
-from millwheel.sdk.typeinfo import type_name
+from millwheel.sdk.options import ComputationOptions, LateAction, Retention
+from millwheel.sdk.typeinfo import accepts, normalise, type_name
 
 __all__ = [
     "UNKNOWN",
@@ -69,7 +69,11 @@ class ComputationDeclaration:
     state_type: Any = UNKNOWN
     inputs: dict[str, KeyExtractor] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)
-    """The streams produced, with their types where outputs= states them, else UNKNOWN."""
+    """The streams produced, with their types where outputs= or the computation itself states them, else UNKNOWN."""
+    declared_outputs: frozenset[str] = frozenset()
+    """Of these, the ones whose types the computation itself states, and outputs= does not."""
+    forwards: tuple[str, ...] = ()
+    """The streams to which the computation itself produces its inputs as they came."""
     options: ComputationOptions = field(default_factory=ComputationOptions)
     problems: list[Problem] = field(default_factory=list)
 
@@ -103,6 +107,7 @@ def declare_computation(
         declared.problem(f"add() takes a subclass of millwheel.Computation, or an instance of one, not {given!r:.80}")
     _take_inputs(declared, inputs)
     _take_outputs(declared, outputs)
+    _take_declared_outputs(declared)
     return declared
 
 
@@ -207,3 +212,46 @@ def _take_outputs(declared: ComputationDeclaration, outputs: object) -> None:
         if stream in declared.outputs:
             declared.problem("it is listed twice", at=f"output {stream!r}")
         declared.outputs[stream] = outputs[stream] if isinstance(outputs, Mapping) else UNKNOWN
+
+
+def _take_declared_outputs(declared: ComputationDeclaration) -> None:
+    """Join what the computation itself says of its outputs with outputs=, and note where they contradict each other."""
+    if declared.computation is None:
+        return
+    try:
+        own: object = declared.computation.declared_outputs()
+    except Exception as error:
+        declared.problem(f"declared_outputs() failed with {type(error).__name__}: {error}")
+        return
+    if own is None:
+        return
+    if not isinstance(own, Mapping):
+        declared.problem(f"declared_outputs() must return a mapping from streams to types, or None, not {own!r:.80}")
+        return
+    late = declared.options.late
+    diverted = [late.stream] if late.action is LateAction.DIVERT else []
+    for stream in [stream for stream in declared.outputs if stream not in own and stream not in diverted]:
+        known = ", ".join(repr(name) for name in own) or "nothing"
+        declared.problem(
+            f"outputs= names it, but the computation produces to {known} alone{did_you_mean(stream, list(own))}: "
+            "correct outputs= or leave it out, or change the name that the computation was given",
+            at=f"output {stream!r}",
+        )
+    for stream, annotation in own.items():
+        _take_declared_output(declared, stream, annotation)
+
+
+def _take_declared_output(declared: ComputationDeclaration, stream: str, annotation: Any) -> None:
+    stated = declared.outputs.get(stream, UNKNOWN)
+    if annotation is SAME_AS_INPUT:
+        declared.forwards += (stream,)
+        declared.outputs.setdefault(stream, UNKNOWN)
+    elif stated is UNKNOWN:
+        declared.declared_outputs |= {stream}
+        declared.outputs[stream] = annotation
+    elif not accepts(normalise(stated), normalise(annotation)):
+        declared.problem(
+            f"outputs= says that it carries {type_name(stated)}, but the computation produces {type_name(annotation)}: "
+            "correct outputs= or leave it out, or change the computation's parameters",
+            at=f"output {stream!r}",
+        )

@@ -78,10 +78,11 @@ def lay_out(
 ) -> Plan:
     """Put a topology together, and find the types of its streams.
 
-    A stream's type is what is declared for it, by ``source``, ``stream``, ``external`` or ``outputs=``. Else
-    it is what its consumers take: the type of a consumer that takes a single one; or, of a consumer that takes a
-    union, the member that none of its other inputs has. A stream of diverted late records has the type
-    of the inputs. One that nothing of the topology consumes carries whatever MessagePack can.
+    A stream's type is what is declared for it, by ``source``, ``stream``, ``external``, ``outputs=`` or the producer's
+    ``declared_outputs()``. Else it is what its consumers take: the type of a consumer that takes a single one; or, of a
+    consumer that takes a union, the member that none of its other inputs has. A stream to which records are produced
+    as they came, such as diverted late ones, has the type of the inputs. One that nothing of the topology consumes
+    carries whatever MessagePack can.
     """
     plan = Plan(name, {}, dict(computations))
     for declaration in declarations:
@@ -95,7 +96,8 @@ def lay_out(
             stream = _stream(plan, given)
             stream.producers.append(computation.name)
             if is_known(stated):
-                stream.claims.append(TypeClaim(normalise(stated), f"outputs= of computation {computation.name!r}"))
+                said = "declared_outputs()" if given in computation.declared_outputs else "outputs="
+                stream.claims.append(TypeClaim(normalise(stated), f"{said} of computation {computation.name!r}"))
         if computation.options.on_failure.action is FailureAction.DEAD_LETTER:
             _add_dead_letters(plan, computation)
     _find_types(plan)
@@ -125,7 +127,7 @@ def _find_types(plan: Plan) -> None:
     while any(_eliminate(plan, computation) for computation in plan.computations.values()):
         pass
     for computation in plan.computations.values():
-        _type_diverted(plan, computation)
+        _type_forwarded(plan, computation)
     for stream in plan.streams.values():
         takes_anything = all(plan.computations[name].input_type is Any for name in stream.consumers)
         if stream.producers and takes_anything:
@@ -149,10 +151,12 @@ def _eliminate(plan: Plan, computation: ComputationDeclaration) -> bool:
     return True
 
 
-def _type_diverted(plan: Plan, computation: ComputationDeclaration) -> None:
-    late = computation.options.late
+def _type_forwarded(plan: Plan, computation: ComputationDeclaration) -> None:
     types = [plan.streams[name].type for name in computation.inputs]
-    if late.action is not LateAction.DIVERT or late.stream not in plan.streams:
+    if not types or not is_known(types[0]) or any(one != types[0] for one in types):
         return
-    if types and is_known(types[0]) and all(one == types[0] for one in types):
+    late = computation.options.late
+    if late.action is LateAction.DIVERT and late.stream in plan.streams:
         _settle(plan.streams[late.stream], types[0], f"late records of computation {computation.name!r}")
+    for name in computation.forwards:
+        _settle(plan.streams[name], types[0], f"inputs of computation {computation.name!r}, as they came")

@@ -50,8 +50,12 @@ def _names(plan: Plan, added: Sequence[ComputationDeclaration]) -> Iterator[Prob
     rule = "a name is 1 to 63 of a-z, 0-9 and -, beginning with a letter"
     if not _fits(_RESOURCE_NAME, plan.name):
         yield Problem(f"topology {plan.name!r}", rule)
-    if not added:
-        yield Problem(f"topology {plan.name!r}", "it has no computations: add(...) one")
+    if not added and not any(
+        one.declaration and one.declaration.kind is StreamKind.SOURCE for one in plan.streams.values()
+    ):
+        yield Problem(
+            f"topology {plan.name!r}", "it has neither computations nor sources: add(...) one, or declare a source(...)"
+        )
     for name in dict.fromkeys(one.name for one in added):
         if not _fits(_RESOURCE_NAME, name):
             yield Problem(f"computation {name!r}", f"{rule}: give it another one with name=")
@@ -146,6 +150,8 @@ def _computations(plan: Plan) -> Iterator[Problem]:
     for computation in plan.computations.values():
         yield from _state(computation)
         yield from _late(plan, computation)
+        for name in computation.forwards:
+            yield from _forwarded(plan, computation, name, "the computation passes on")
         for name, extractor in computation.inputs.items():
             yield from _input(computation, plan.streams[name], extractor)
 
@@ -189,14 +195,16 @@ def _late(plan: Plan, computation: ComputationDeclaration) -> Iterator[Problem]:
         message = f"late=divert({late.stream!r}) names none of its outputs{hint}: add it to outputs="
         yield Problem(computation.where, message)
         return
-    target = plan.streams[late.stream]
+    yield from _forwarded(plan, computation, late.stream, f"late=divert({late.stream!r}) sends it")
+
+
+def _forwarded(plan: Plan, computation: ComputationDeclaration, to: str, lead: str) -> Iterator[Problem]:
+    """Inputs that cannot be produced, as they come, to the stream ``to``; ``lead`` begins the messages."""
+    target = plan.streams[to]
     for name in computation.inputs:
         stream = plan.streams[name]
         if is_known(stream.type) and is_known(target.type) and not accepts(target.type, stream.type):
-            message = (
-                f"late=divert({late.stream!r}) sends it {stream.type_name}, but stream {late.stream!r} "
-                f"carries {target.type_name}"
-            )
+            message = f"{lead} {stream.type_name}, but stream {to!r} carries {target.type_name}"
             yield Problem(f"{computation.where}, input {name!r}", message)
 
 

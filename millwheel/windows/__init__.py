@@ -7,8 +7,9 @@ watermark has passed its end, with the end as timestamp::
         windows.Aggregate(windows.tumbling(mw.seconds(1)), windows.count()),
         name="window-counter",
         inputs={"queries": mw.key("text")},
-        outputs={"windows": windows.Result[int]},
     )
+
+The computation declares its output: the stream ``windows``, which carries ``windows.Result[int]``.
 """
 
 from millwheel.windows.aggregates import Aggregator, collect, count, largest, mean, smallest, total

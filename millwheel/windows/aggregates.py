@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from millwheel.sdk.errors import UsageError
 from millwheel.sdk.model import Record
+from millwheel.sdk.typeinfo import generic_arguments
 
-__all__ = ["Aggregator", "collect", "count", "largest", "mean", "smallest", "total"]
+__all__ = ["Aggregator", "collect", "count", "largest", "mean", "result_type_of", "smallest", "total"]
 
 A = TypeVar("A")
 R = TypeVar("R")
 
+_NUMBER: Final[Any] = int | float
 
-@dataclass(frozen=True)
+
+@dataclass  # not frozen, so that Aggregator[A, R](...) works: Python 3.11 sets __orig_class__ on the instance
 class Aggregator(Generic[A, R]):
-    """An aggregation over accumulators of type ``accumulator``, which must be one that states can hold.
+    """An aggregation of records: how the records of a window become one value.
 
-    ``add(accumulator, record)`` returns the accumulator with the record in it (it may change and return
-    the same object); ``merge`` joins two; ``result`` is what the window produces. ``merge`` must not
-    depend on the order of its arguments, nor ``result`` on that of the records, if results are to be a
-    function of the data alone.
+    ``merge`` must not depend on the order of its arguments, nor ``result`` on that of the records, if results are to
+    be a function of the data alone.
+
+    The type of the result is ``result_type`` if that is given. Else it is ``R`` of ``Aggregator[A, R](...)`` or of a
+    subclass. Else it is what the function ``result`` is annotated to return.
+
+    Args:
+        accumulator: The type of the accumulators: one that states can hold.
+        new: Makes the accumulator of a window without records.
+        add: Returns the accumulator with the record in it. It may change and return the same object.
+        merge: Joins two accumulators. It may change and return one of them.
+        result: What the window produces.
+        result_type: The type of what ``result`` returns.
+
+    A median, for example::
+
+        windows.Aggregator[list[float], float](
+            list[float], list, lambda values, record: [*values, record.value.size], operator.add, statistics.median
+        )
     """
 
     accumulator: Any
@@ -29,6 +49,36 @@ class Aggregator(Generic[A, R]):
     add: Callable[[A, Record[Any]], A]
     merge: Callable[[A, A], A]
     result: Callable[[A], R]
+    result_type: Any = None
+
+
+def result_type_of(aggregator: Aggregator[Any, Any]) -> Any:
+    """The type of the aggregator's results. UsageError if nothing states it."""
+    if aggregator.result_type is not None:
+        return aggregator.result_type
+    owner = getattr(aggregator, "__orig_class__", type(aggregator))
+    stated = generic_arguments(owner, Aggregator)
+    if stated is not None and not isinstance(stated[1], TypeVar):
+        return stated[1]
+    returned = _returned(aggregator.result)
+    if returned is None or isinstance(returned, TypeVar):
+        name = getattr(aggregator.result, "__qualname__", repr(aggregator.result))
+        raise UsageError(
+            f"the aggregator does not state the type of its results: add result_type=..., write "
+            f"Aggregator[Accumulator, Result](...), or annotate what its result function {name} returns"
+        )
+    return returned
+
+
+def _returned(function: Any) -> Any:
+    """What a callable returns by its annotation, or as a class; None if it does not say."""
+    if isinstance(function, type):
+        return function
+    try:
+        returned = inspect.signature(function, eval_str=True).return_annotation
+    except (NameError, TypeError, ValueError):
+        return None
+    return None if returned in (inspect.Signature.empty, Any) else returned
 
 
 def _same(value: Any) -> Any:
@@ -41,12 +91,17 @@ def _add_one(counted: int, record: Record[Any]) -> int:
 
 def count() -> Aggregator[int, int]:
     """How many records. Their values are not even decoded."""
-    return Aggregator(int, int, _add_one, lambda a, b: a + b, _same)
+    return Aggregator(int, int, _add_one, lambda a, b: a + b, _same, int)
 
 
-def total(of: Callable[[Any], float]) -> Aggregator[float, float]:
-    """The sum of ``of(value)``. Sums of floats depend on the order of records; of integers they do not."""
-    return Aggregator(int | float, lambda: 0, lambda a, record: a + of(record.value), lambda a, b: a + b, _same)
+def total(of: Callable[[Any], float], item: Any = _NUMBER) -> Aggregator[Any, Any]:
+    """The sum of ``of(value)``. Sums of floats depend on the order of records; sums of integers do not.
+
+    Args:
+        of: What of a value is added.
+        item: The type of that, and of the sum: ``int``, ``float`` or, by default, ``int | float``.
+    """
+    return Aggregator(item, lambda: 0, lambda a, record: a + of(record.value), lambda a, b: a + b, _same, item)
 
 
 def mean(of: Callable[[Any], float]) -> Aggregator[tuple[int, float], float]:
@@ -57,35 +112,42 @@ def mean(of: Callable[[Any], float]) -> Aggregator[tuple[int, float], float]:
         lambda a, record: (a[0] + 1, a[1] + of(record.value)),
         lambda a, b: (a[0] + b[0], a[1] + b[1]),
         lambda a: a[1] / a[0],
+        float,
     )
 
 
-def largest(of: Callable[[Any], float]) -> Aggregator[float | None, float]:
-    """The largest ``of(value)``."""
-    return _extreme(of, max)
+def largest(of: Callable[[Any], Any], item: Any = _NUMBER) -> Aggregator[Any, Any]:
+    """The largest ``of(value)``, which is of type ``item``: a number, or anything else that has an order."""
+    return _extreme(of, max, item)
 
 
-def smallest(of: Callable[[Any], float]) -> Aggregator[float | None, float]:
-    """The smallest ``of(value)``."""
-    return _extreme(of, min)
+def smallest(of: Callable[[Any], Any], item: Any = _NUMBER) -> Aggregator[Any, Any]:
+    """The smallest ``of(value)``, which is of type ``item``: a number, or anything else that has an order."""
+    return _extreme(of, min, item)
 
 
-def _extreme(of: Callable[[Any], float], choose: Callable[[float, float], float]) -> Aggregator[Any, Any]:
-    def merge(a: float | None, b: float | None) -> float | None:
+def _extreme(of: Callable[[Any], Any], choose: Callable[[Any, Any], Any], item: Any) -> Aggregator[Any, Any]:
+    def merge(a: Any, b: Any) -> Any:
         if a is None or b is None:
             return b if a is None else a
         return choose(a, b)
 
-    return Aggregator(int | float | None, lambda: None, lambda a, record: merge(a, of(record.value)), merge, _same)
+    return Aggregator(item | None, lambda: None, lambda a, record: merge(a, of(record.value)), merge, _same, item)
 
 
 def collect(of: Callable[[Any], Any], item: Any, *, limit: int = 10_000) -> Aggregator[list[Any], list[Any]]:
     """All ``of(value)``, sorted, of type ``item``: up to ``limit`` a window, beyond which the record fails by name."""
 
     def add(items: list[Any], record: Record[Any]) -> list[Any]:
-        if len(items) >= limit:
-            raise ValueError(f"the window holds {limit} items already: raise collect's limit, or aggregate otherwise")
-        items.append(of(record.value))
+        return merge(items, [of(record.value)])
+
+    def merge(items: list[Any], others: list[Any]) -> list[Any]:
+        if len(items) + len(others) > limit:
+            raise ValueError(
+                f"the window would hold {len(items) + len(others)} items, and collect's limit is {limit}: "
+                "raise the limit, or aggregate otherwise"
+            )
+        items.extend(others)
         return items
 
-    return Aggregator(list[item], list, add, lambda a, b: a + b, sorted)
+    return Aggregator(list[item], list, add, merge, sorted, list[item])

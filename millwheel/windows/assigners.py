@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
-from millwheel.core.time import Duration, Timestamp, from_datetime, to_datetime
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, from_datetime, to_datetime
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["Assigner", "SessionWindows", "Window", "session", "sliding", "tumbling"]
@@ -17,12 +17,32 @@ _DAY: Final = 86_400_000_000
 _NONE: Final = Duration(0)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Window:
+class Window(NamedTuple):
     """The timestamps from ``start`` up to, not including, ``end``; microseconds."""
 
     start: int
     end: int
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Start and end as a plain tuple, which is equal to the window and faster to encode."""
+        return self.start, self.end
+
+    @property
+    def tag(self) -> str:
+        """The tag of a timer for this window."""
+        return f"{self.start}/{self.end}"
+
+    @classmethod
+    def from_tag(cls, tag: str) -> Window:
+        """The window whose tag this is."""
+        start, _, end = tag.partition("/")
+        return cls(int(start), int(end))
+
+
+def _window(start: int, end: int) -> Window:
+    """A window, cut where time begins and ends."""
+    return Window(max(start, MIN_TIMESTAMP), min(end, MAX_TIMESTAMP))
 
 
 class Assigner(Protocol):
@@ -41,7 +61,7 @@ class _Aligned:
         self.size = size
         self.every = every
         self.offset = offset
-        # The last answer, which holds for timestamps from _from to below _to: most are like the one before.
+        # The last answer, which holds for timestamps from _from to below _to. Most timestamps are near the one before.
         self._found: tuple[Window, ...] = ()
         self._from = self._to = 0
 
@@ -51,18 +71,20 @@ class _Aligned:
             return self._found
         last = timestamp - (timestamp - self.offset) % self.every
         first = last - (self.size - 1 - (timestamp - last)) // self.every * self.every
-        found = tuple(Window(start, start + self.size) for start in range(first, last + 1, self.every))
-        # The same windows hold from the start of the last one to the end of the first, or the start of the next.
-        self._found, self._from, self._to = found, last, min(first + self.size, last + self.every)
+        found = tuple(_window(start, start + self.size) for start in range(first, last + 1, self.every))
+        # The window before the first one ends at first + size - every; the one after the last begins at last + every.
+        # Where size is no multiple of every, the former may lie within the last window. The answer holds from there.
+        self._found = found
+        self._from, self._to = max(last, first + self.size - self.every), min(first + self.size, last + self.every)
         return found
 
 
 class _Zoned:
     """Windows on the local clock of a time zone.
 
-    Days (``size`` a multiple of a day) begin at local midnight, so a day in which the clocks change has
-    23 or 25 hours. Shorter windows divide the local day by its wall clock; where the clocks go back, the
-    repeated hour gets windows of its own, so that no window ever gathers more than ``size`` of real time.
+    A day begins where its date is first shown: mostly at midnight. A day in which the clocks change has 23 or 25 hours.
+    Windows shorter than a day divide it by its wall clock. They are cut in two where the clocks change, so that an hour
+    that is shown twice gets two windows. No window gathers more than ``size`` of real time.
     """
 
     __slots__ = ("_day", "size", "zone")
@@ -79,27 +101,32 @@ class _Zoned:
         self.__init__(*state)  # type: ignore[misc]
 
     def windows_of(self, timestamp: int) -> tuple[Window, ...]:
-        """See Assigner."""
-        local = to_datetime(Timestamp(timestamp)).astimezone(self.zone)
-        if self.size >= _DAY:
-            return (self._day(local.toordinal()),)
-        offset = local.utcoffset() or timedelta(0)
-        shift = offset // timedelta(microseconds=1)
-        start = timestamp - (timestamp + shift) % self.size
-        return (Window(*self._clip(start, shift)),)
+        """See Assigner. UsageError for a timestamp outside the calendar, which no clock shows."""
+        try:
+            return (self._days_of(timestamp) if self.size >= _DAY else self._part_of_day(timestamp),)
+        except (OverflowError, ValueError) as error:
+            raise UsageError(
+                f"the timestamp {timestamp} is outside the calendar of {self.zone} (years 1 to 9999): "
+                "use windows without a zone, or correct the timestamp"
+            ) from error
 
-    def _clip(self, start: int, shift: int) -> tuple[int, int]:
-        """The window from ``start``, cut where the zone's offset changes within it."""
+    def _part_of_day(self, timestamp: int) -> Window:
+        """The part of the local day, cut where the zone's offset changes within it."""
+        shift = self._shift_at(timestamp)
+        start = timestamp - (timestamp + shift) % self.size
         end = start + self.size
-        if self._shift_at(start) == shift == self._shift_at(end - 1):
-            return start, end
-        inside = end - 1 if self._shift_at(end - 1) == shift else start
-        change = self._change_between(start, end - 1)
-        return (change, end) if inside == end - 1 else (start, change)
+        if self._shift_at(start) != shift:
+            start = self._change_between(start, timestamp)
+        if self._shift_at(end - 1) != shift:
+            end = self._change_between(timestamp, end - 1)
+        return Window(start, end)
 
     def _shift_at(self, timestamp: int) -> int:
-        offset = to_datetime(Timestamp(timestamp)).astimezone(self.zone).utcoffset() or timedelta(0)
+        offset = self._local(timestamp).utcoffset() or timedelta(0)
         return offset // timedelta(microseconds=1)
+
+    def _local(self, timestamp: int) -> datetime:
+        return to_datetime(Timestamp(timestamp)).astimezone(self.zone)
 
     def _change_between(self, low: int, high: int) -> int:
         """The first timestamp after ``low`` with another offset than it; the offset at ``high`` differs."""
@@ -112,12 +139,22 @@ class _Zoned:
                 high = middle
         return high
 
+    def _days_of(self, timestamp: int) -> Window:
+        ordinal = self._local(timestamp).toordinal()
+        window = self._day(ordinal)
+        while timestamp >= window.end:
+            # The clocks went back over midnight: the date is shown again, within the day after it.
+            ordinal += self.size // _DAY
+            window = self._day(ordinal)
+        return window
+
     def _window_of_day(self, ordinal: int) -> Window:
         days = self.size // _DAY
         first = ordinal - ordinal % days
         return Window(self._midnight(first), self._midnight(first + days))
 
     def _midnight(self, ordinal: int) -> int:
+        """Where the date is first shown, also if the clocks skip midnight or show it twice."""
         return from_datetime(datetime.fromordinal(ordinal).replace(tzinfo=self.zone))
 
 
@@ -132,8 +169,17 @@ def tumbling(size: Duration, *, offset: Duration = _NONE, zone: str | ZoneInfo |
     """Windows of ``size``, one after the other.
 
     Without a ``zone`` they are aligned to the Unix epoch, shifted by ``offset``. With one they follow its
-    clock: ``tumbling(mw.hours(24), zone="America/New_York")`` gives local days. UsageError if a zone is given for
-    a size that neither divides a day nor is a number of days.
+    clock: ``tumbling(mw.hours(24), zone="America/New_York")`` gives local days. A local week begins on Sunday.
+    A window shorter than a day ends where the clocks change, and the next one begins there.
+
+    Args:
+        size: Microseconds; with a zone, a part of a day that divides it or a number of days.
+        offset: Microseconds by which the windows' starts are shifted from the epoch; not with a zone.
+        zone: A time zone, or its IANA name.
+
+    Raises:
+        UsageError: If ``size`` is not positive, or does not fit the zone, or both offset and zone are given.
+            Also raised by ``windows_of`` for a timestamp outside the calendar of a zone.
     """
     _positive(size, "size")
     if zone is None:
@@ -146,7 +192,18 @@ def tumbling(size: Duration, *, offset: Duration = _NONE, zone: str | ZoneInfo |
 
 
 def sliding(size: Duration, every: Duration, *, offset: Duration = _NONE) -> Assigner:
-    """Windows of ``size`` that begin every ``every``: each timestamp is in ``size / every`` of them."""
+    """Windows of ``size`` that begin every ``every``: each timestamp is in ``size / every`` of them.
+
+    Where ``every`` does not divide ``size``, some timestamps are in one window more than others.
+
+    Args:
+        size: Microseconds.
+        every: Microseconds, at most ``size``.
+        offset: Microseconds by which the windows' starts are shifted from the epoch.
+
+    Raises:
+        UsageError: If a duration is not positive, or ``every`` exceeds ``size``.
+    """
     _positive(size, "size")
     _positive(every, "every")
     if every > size:

@@ -2,50 +2,75 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any, TypeVar
 
-import msgspec
-
-from millwheel.core.time import Timestamp
-from millwheel.sdk.codecs import Codec
+from millwheel.core.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
+from millwheel.sdk.errors import UsageError
 from millwheel.sdk.model import Record, Timer
 from millwheel.windows.aggregates import Aggregator
-from millwheel.windows.assigners import SessionWindows
+from millwheel.windows.assigners import SessionWindows, Window
+from millwheel.windows.computation import output_types, result_time
 from millwheel.windows.result import Result
 
 __all__ = ["SessionAggregate"]
 
-Sessions = list[Any]
-"""[start, end, accumulator] by increasing start; no two overlap or touch."""
+A = TypeVar("A")
+
+Sessions = list[tuple[int, int, A]]
+"""(start, end, accumulator) by increasing start; no two overlap."""
 
 
-class SessionAggregate(Computation[Any, Sessions]):
+class SessionAggregate(Computation[Any, Sessions[A]]):
     """One result per key and session, produced when the low watermark has passed its end.
 
     A record belongs to the session that its timestamp falls into, or opens one from its timestamp to ``gap``
     later; sessions that a record joins become one. A late record whose session would have ended is
     produced, as it came, to ``too_late`` if that stream is named, else dropped.
+
+    It declares its outputs as :class:`Aggregate` does.
+
+    Args:
+        windows: The gap that ends a session, from ``windows.session(gap)``.
+        aggregator: How a session's records become one value.
+        output: The stream that results are produced to.
+        too_late: The stream that records are produced to whose session would have ended.
+
+    Raises:
+        UsageError: If ``windows`` are no session windows, the aggregator does not state the type of its results, or
+            both streams have the same name.
     """
 
     def __init__(
         self,
         windows: SessionWindows,
-        aggregator: Aggregator[Any, Any],
+        aggregator: Aggregator[A, Any],
         *,
         output: str = "sessions",
         too_late: str | None = None,
     ) -> None:
+        if not isinstance(windows, SessionWindows):
+            raise UsageError(
+                f"SessionAggregate takes windows.session(gap), not {windows!r:.80}: use Aggregate for others"
+            )
         self.gap = windows.gap
         self.aggregator = aggregator
         self.output = output
         self.too_late = too_late
-        self.state_codec = _sessions_codec(aggregator)
+        self.outputs = output_types(aggregator, output, too_late)
+        # What fills A, for the type of the state.
+        self.__orig_class__ = SessionAggregate[aggregator.accumulator]  # type: ignore[name-defined]
 
-    def process_record(self, ctx: Context[Sessions], record: Record[Any]) -> None:
+    def declared_outputs(self) -> Mapping[str, Any]:
+        """See Computation."""
+        return self.outputs
+
+    def process_record(self, ctx: Context[Sessions[A]], record: Record[Any]) -> None:
         """Put the record into its session, merging those that it joins."""
-        start, end = record.timestamp, record.timestamp + self.gap
+        start, end = record.timestamp, min(record.timestamp + self.gap, MAX_TIMESTAMP)
         sessions = ctx.state
         joined = [one for one in sessions if one[0] < end and start < one[1]]
         if not joined and end <= ctx.watermark:
@@ -54,35 +79,25 @@ class SessionAggregate(Computation[Any, Sessions]):
             if self.too_late is not None:
                 ctx.produce(self.too_late, record.value)
             return
-        accumulator = self.aggregator.new()
         for one in joined:
-            accumulator = self.aggregator.merge(accumulator, one[2])
             ctx.cancel_timer(str(one[0]))
             sessions.remove(one)
+        accumulators = [accumulator for _, _, accumulator in joined] or [self.aggregator.new()]
+        accumulator = self.aggregator.add(reduce(self.aggregator.merge, accumulators), record)
         first = min([start, *(one[0] for one in joined)])
         last = max([end, *(one[1] for one in joined)])
-        sessions.append([first, last, self.aggregator.add(accumulator, record)])
+        sessions.append((first, last, accumulator))
         sessions.sort(key=lambda one: one[0])
         ctx.set_timer(Timestamp(last), str(first))
 
-    def process_timer(self, ctx: Context[Sessions], timer: Timer) -> None:
+    def process_timer(self, ctx: Context[Sessions[A]], timer: Timer) -> None:
         """The low watermark has passed a session's end."""
-        start = int(timer.tag)
         sessions = ctx.state
-        ended = next(one for one in sessions if one[0] == start)
+        ended = next(one for one in sessions if one[0] == int(timer.tag))
         sessions.remove(ended)
-        value = self.aggregator.result(ended[2])
-        result = Result(ctx.key, Timestamp(start), Timestamp(ended[1]), value)
-        ctx.produce(self.output, result, timestamp=Timestamp(ended[1]))
+        start, end, accumulator = ended
+        value = self.aggregator.result(accumulator)
+        result = Result(ctx.key, Timestamp(start), Timestamp(end), value)
+        ctx.produce(self.output, result, timestamp=result_time(Window(start, end)))
         if not sessions:
             del ctx.state
-
-
-def _sessions_codec(aggregator: Aggregator[Any, Any]) -> Codec[Sessions]:
-    encoder = msgspec.msgpack.Encoder()
-    decoder = msgspec.msgpack.Decoder(list[tuple[int, int, aggregator.accumulator]])  # type: ignore[name-defined]
-
-    def decode(encoded: bytes) -> Sessions:
-        return [list(one) for one in decoder.decode(encoded)]
-
-    return Codec(encoder.encode, decode, list)

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeVar
 from zlib import crc32
 
 import msgspec
 
-from millwheel.core.time import Timestamp
-from millwheel.sdk.codecs import Codec
+from millwheel.core.time import MAX_TIMESTAMP, Timestamp
+from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
+from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import key
 from millwheel.sdk.model import Record, Timer
 from millwheel.sdk.topology import Topology
 from millwheel.windows.aggregates import Aggregator
-from millwheel.windows.assigners import Assigner
-from millwheel.windows.computation import Aggregate
+from millwheel.windows.assigners import Assigner, Window
+from millwheel.windows.computation import Aggregate, output_types, result_time
 from millwheel.windows.result import Result
 
 __all__ = ["two_phase"]
+
+A = TypeVar("A")
 
 
 def two_phase(
@@ -32,65 +36,99 @@ def two_phase(
     windows: Assigner,
     aggregator: Aggregator[Any, Any],
     output: str,
-    result_type: Any,
     shards: int = 16,
 ) -> None:
-    """Add a two-phase aggregation of ``source`` to ``topology``: ``name-partial`` and ``name``.
+    """Add a two-phase aggregation of the stream ``source`` to ``topology``: ``name-partial`` and ``name``.
 
-    The first phase spreads each key over ``shards`` keys by a hash of the record and aggregates there; the
-    second merges at most ``shards`` partial results per key and window. ``output`` gets Result records of
-    ``result_type`` (what the aggregator's ``result`` returns), one per key and window.
+    The first phase spreads each key over several keys by a hash of the record and aggregates there. The second phase
+    merges the partial results. Late records count as in :class:`Aggregate` without allowed lateness. A function gives
+    the keys of ``source``, so injectors of it need ``topology=``.
+
+    Args:
+        topology: Where the two computations are added.
+        name: The name of the second phase. The first phase's name, and its stream's, begin with it.
+        source: The stream that is aggregated.
+        key_of: A record's key, from its value.
+        windows: Which windows a timestamp is in.
+        aggregator: How a window's records become one value.
+        output: The stream that gets one Result for each key and window.
+        shards: Over how many keys each key is spread, and so how many partial results are merged at most.
+
+    Raises:
+        UsageError: If ``shards`` is not positive, or as by :class:`Aggregate`.
     """
+    if shards < 1:
+        raise UsageError(f"shards must be positive, not {shards}")
     partial_stream = f"{name}-partials"
 
+    @cache
+    def encode() -> Callable[[Any], bytes]:
+        return _encoder_of(topology, source)
+
     def shard_of(value: Any) -> str:
-        return f"{crc32(msgspec.msgpack.encode(value)) % shards}|{key_of(value)}"
+        return f"{crc32(encode()(value)) % shards}|{key_of(value)}"
 
     unfinished: Aggregator[Any, Any] = Aggregator(
-        aggregator.accumulator, aggregator.new, aggregator.add, aggregator.merge, lambda accumulator: accumulator
+        aggregator.accumulator, aggregator.new, aggregator.add, aggregator.merge, _same, aggregator.accumulator
     )
     topology.add(
-        Aggregate(windows, unfinished, output=partial_stream),
-        name=f"{name}-partial",
-        inputs={source: key(shard_of)},
-        outputs={partial_stream: Result[aggregator.accumulator]},  # type: ignore[name-defined]
+        Aggregate(windows, unfinished, output=partial_stream), name=f"{name}-partial", inputs={source: key(shard_of)}
     )
-    topology.add(
-        _Merge(aggregator, output),
-        name=name,
-        inputs={partial_stream: key(_unsharded)},
-        outputs={output: Result[result_type]},
-    )
+    topology.add(_Merge(aggregator, output), name=name, inputs={partial_stream: key(_unsharded)})
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _encoder_of(topology: Topology, stream: str) -> Callable[[Any], bytes]:
+    """Encodes a stream's values, equal ones alike in every process: a record that is sent again has the same shard."""
+    codec = topology.plan().streams[stream].codec
+    assert codec is not None, "a topology that passed its check has a codec for every stream"
+    if codec.format is not ValueFormat.MSGPACK:
+        return codec.encode
+    return msgspec.msgpack.Encoder(enc_hook=list, order="deterministic").encode
 
 
 def _unsharded(partial: Result[Any]) -> str:
     return partial.key.partition("|")[2]
 
 
-class _Merge(Computation[Any, dict[int, Any]]):
+Merged = dict[tuple[int, int], A]
+"""By a window's start and end."""
+
+
+class _Merge(Computation[Any, Merged[A]]):
     """Joins the shards' partial results, which all carry their window's end as timestamp."""
 
-    def __init__(self, aggregator: Aggregator[Any, Any], output: str) -> None:
+    def __init__(self, aggregator: Aggregator[A, Any], output: str) -> None:
         self.aggregator = aggregator
         self.output = output
-        encoder = msgspec.msgpack.Encoder()
-        decoder = msgspec.msgpack.Decoder(dict[int, tuple[int, aggregator.accumulator]])  # type: ignore[name-defined]
-        self.state_codec = Codec(encoder.encode, decoder.decode, dict)
+        self.outputs = output_types(aggregator, output, None)
+        # What fills A, for the type of the state.
+        self.__orig_class__ = _Merge[aggregator.accumulator]  # type: ignore[name-defined]
 
-    def process_record(self, ctx: Context[dict[int, Any]], record: Record[Any]) -> None:
+    def declared_outputs(self) -> Mapping[str, Any]:
+        """See Computation."""
+        return self.outputs
+
+    def process_record(self, ctx: Context[Merged[A]], record: Record[Any]) -> None:
         """Merge a partial result into its window."""
-        partial: Result[Any] = record.value
-        _, merged = ctx.state.get(partial.start, (0, None))
-        joined = partial.value if merged is None else self.aggregator.merge(merged, partial.value)
-        ctx.state[partial.start] = (partial.end, joined)
+        partial: Result[A] = record.value
+        window = Window(partial.start, partial.end)
+        merged = ctx.state
+        if window in merged:
+            merged[window] = self.aggregator.merge(merged[window], partial.value)
+        else:
+            merged[window.bounds] = partial.value
         # One microsecond beyond the partial results' own timestamp: at that watermark none is still to come.
-        ctx.set_timer(Timestamp(partial.end + 1), str(partial.start), hold=partial.end)
+        ctx.set_timer(Timestamp(min(partial.end + 1, MAX_TIMESTAMP)), window.tag, hold=result_time(window))
 
-    def process_timer(self, ctx: Context[dict[int, Any]], timer: Timer) -> None:
+    def process_timer(self, ctx: Context[Merged[A]], timer: Timer) -> None:
         """Every shard's partial result is in."""
-        start = int(timer.tag)
-        end, merged = ctx.state.pop(start)
-        result = Result(ctx.key, Timestamp(start), Timestamp(end), self.aggregator.result(merged))
-        ctx.produce(self.output, result, timestamp=Timestamp(end))
+        window = Window.from_tag(timer.tag)
+        value = self.aggregator.result(ctx.state.pop(window))
+        result = Result(ctx.key, Timestamp(window.start), Timestamp(window.end), value)
+        ctx.produce(self.output, result, timestamp=result_time(window))
         if not ctx.state:
             del ctx.state

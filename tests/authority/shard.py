@@ -47,6 +47,10 @@ class Shard:
         self.broadcasts: dict[str, int] = {}
         self.answers: dict[int, int] = {}
         self.snapshots = 0
+        self.accepted: list[tuple[str, Member, int]] = []
+        """What listeners know of accepted sequencers, in order."""
+        self.removed: list[str] = []
+        """The computations that listeners know to be gone."""
         self._tokens = count()
         self._sequencer = 0
         self.time = 0
@@ -140,6 +144,8 @@ class Shard:
         self.answers.update(effects.answers)
         for name, value in effects.values.items():
             self._heard(name, value)
+        self.accepted += effects.sequencers
+        self.removed += effects.removed
         if effects.delete_below is not None:
             now(self.store.delete_entries(JOURNAL, effects.delete_below))
             now(self.store.delete_parts(JOURNAL, effects.delete_parts))

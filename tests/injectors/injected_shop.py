@@ -106,5 +106,4 @@ windows.two_phase(
     windows=windows.tumbling(mw.seconds(1)),
     aggregator=windows.count(),
     output="busy",
-    result_type=int,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Any
+from typing import Any, assert_never
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -67,10 +67,12 @@ class InjectorMachine(RuleBasedStateMachine):
             elif isinstance(instruction, Disconnect):
                 self.wanted.discard(instruction.address)
                 self.hang_up(instruction.address)
-            else:
+            elif isinstance(instruction, Send):
                 assert instruction.address in self.up, "sent without a connection"
                 self.check_same_bytes(instruction)
                 self.network.append(instruction)
+            else:
+                assert_never(instruction)
 
     def check_same_bytes(self, send: Send) -> None:
         assert 0 < len(send.keys) <= LIMITS.batch_records

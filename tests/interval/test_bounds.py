@@ -62,10 +62,12 @@ def test_g13_of_an_injected_batch_that_is_refused_in_part_the_harness_sends_that
     topology.add(Stubborn, name="stubborn", inputs={"in": mw.key(lambda value: value[0])}, exactly_once=False)
     Stubborn.runs.clear()
     harness = TopologyHarness(topology, settings=Settings(queue_records=10))
-    harness.advance_watermark(Timestamp(100))
-    harness.send_all("in", [(("fails", ""), Timestamp(1_000))] * 10)
+    harness.advance(Timestamp(100))
+    with pytest.raises(ValueError, match="again and again"):
+        harness.send_all("in", [(("fails", ""), Timestamp(1_000))] * 10)
     harness.send_all("in", [(("late", ""), Timestamp(50)), (("ahead", ""), Timestamp(2_000))])
-    harness.advance_clock(Duration(1_000_000))
+    with pytest.raises(ValueError, match="again and again"):
+        harness.advance_clock(Duration(1_000_000))
     assert Stubborn.runs == ["late"], "what is ahead waits for room"
 
 

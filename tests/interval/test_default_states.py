@@ -176,12 +176,12 @@ def test_g13_keys_that_come_and_go_leave_no_rows_and_no_cells_8_3() -> None:
     for number in range(40):
         records: list[tuple[Any, mw.Timestamp]] = [(f"{number}-{one}", mw.Timestamp(number * 100)) for one in range(50)]
         harness.send_all("in", records)
-        harness.advance_watermark(mw.Timestamp(number * 100 + 50))
+        harness.advance(mw.Timestamp(number * 100 + 50))
     harness.finish()
     harness.advance_clock(mw.minutes(5))
-    (core,) = harness._cores.values()
+    (core,) = harness._cluster.cores_of("windows")
     assert len(core.state.cells) == 0
-    states = harness.store._states["windows"]
+    states = harness.store._states[core.state.config.computation]
     assert len(states) == 2_000
     assert not [row for row in states.values() if row.blob]
     harness.crash()

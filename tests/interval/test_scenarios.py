@@ -70,9 +70,9 @@ def test_g6_a_window_is_produced_once_when_the_watermark_passes_its_end_4_6(
     for text, second in [("a", 0.1), ("b", 0.2), ("a", 0.9), ("c", 1.5), ("a", 1.1)]:
         harness.send("queries", Query(text), at(second))
     assert harness.values("windows") == []
-    harness.advance_watermark(at(0.999999))
+    harness.advance(at(0.999999))
     assert harness.values("windows") == []
-    harness.advance_watermark(at(1))
+    harness.advance(at(1))
     assert sorted((w.text, w.count) for w in harness.values("windows")) == [("a", 2), ("b", 1)]
     harness.finish()
     assert Counter((w.text, w.count) for w in harness.values("windows")) == Counter(
@@ -89,7 +89,7 @@ def test_g12_a_crash_after_any_step_changes_nothing_6_2(options: dict[str, bool]
     for text, second in steps:
         harness.send("queries", Query(text), at(second))
         harness.crash()
-        harness.advance_watermark(at(second - 0.5))
+        harness.advance(at(second - 0.5))
         harness.crash()
     harness.finish()
     harness.crash()
@@ -163,12 +163,15 @@ def test_g2_a_hook_that_raises_leaves_no_trace_and_its_dead_letter_is_committed_
 
 def test_g8_a_failing_record_holds_the_watermark_until_it_is_dealt_with_4_5() -> None:
     harness = failing(mw.retry(initial=seconds(1)))
-    harness.send("queries", Query("bad", "x"), at(2))
-    harness.advance_watermark(at(10))
-    harness.advance_clock(seconds(20))
+    with pytest.raises(ValueError, match="I do not like it"):
+        harness.send("queries", Query("bad", "x"), at(2))
+    harness.advance(at(10))
+    with pytest.raises(ValueError, match="I do not like it"):
+        harness.advance_clock(seconds(20))
     assert harness.watermark("failing") <= at(2)
     assert len(harness.failures) >= 4
-    harness.crash()
+    with pytest.raises(ValueError, match="I do not like it"):
+        harness.crash()
     assert harness.watermark("failing") <= at(2)
 
 
@@ -217,7 +220,7 @@ def test_g6_a_wall_timer_fires_by_the_clock_and_holds_the_watermark_till_then_4_
     topology.add(Wall, inputs={"queries": mw.key("place")}, outputs={"out": tuple[str, int]})
     harness = TopologyHarness(topology)
     harness.send("queries", Query("a", "x"), at(5))
-    harness.advance_watermark(at(100))
+    harness.advance(at(100))
     assert harness.watermark("wall") == at(5)
     harness.advance_clock(seconds(9))
     harness.crash()
@@ -247,7 +250,7 @@ def test_g14_late_records_reach_user_code_flagged_or_are_dropped_or_diverted_4_5
             late=late,
         )
         harness = TopologyHarness(topology)
-        harness.advance_watermark(at(5))
+        harness.advance(at(5))
         harness.send("queries", Query("on time", "x"), at(5))
         harness.send("queries", Query("late", "x"), at(4.999999))
         assert harness.values("out") == expected

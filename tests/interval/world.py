@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import MIN_TIMESTAMP
@@ -36,6 +36,7 @@ from millwheel.worker.messages import (
     DeleteParts,
     Delivery,
     Deposed,
+    Event,
     FenceJournal,
     FlushStates,
     GiveUp,
@@ -290,6 +291,8 @@ class World:
             return
         elif (performer := _PERFORM.get(type(task.what))) is not None:
             performer(self, task.owner, task.what)
+        elif type(task.what) not in _EVENTS:
+            raise TypeError(f"nothing performs the instruction {task.what!r:.200}")
         elif task.owner is not None:
             self.handle(task.owner, task.what)
 
@@ -514,6 +517,8 @@ def _outlives(what: Any) -> bool:
     """Whether a task of a dead owner may still be on its way: writes, and messages that have left."""
     return isinstance(what, AppendEntry | FlushStates | WriteParts | Send | Acknowledge | Report)
 
+
+_EVENTS = frozenset(get_args(Event))
 
 _PERFORM: dict[type, Any] = {
     Send: World._send,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 from millwheel.coordination.contract import Compare, Outcome, Put
 from millwheel.coordination.state import CoordinatorState
@@ -146,7 +146,8 @@ class Master:
 
     def step(self) -> None:
         """Carry out the oldest instruction."""
-        match self.waiting.popleft():
+        instruction = self.waiting.popleft()
+        match instruction:
             case Reply(ticket, answer):
                 self.answers[ticket] = answer
             case Fail(ticket, error):
@@ -169,6 +170,8 @@ class Master:
                 self.take(self.core.dropped(operation))
             case Transact(operation, compares, puts, deletes):
                 self.take(self.core.transacted(operation, self.world.transact(compares, puts, deletes)))
+            case _:
+                assert_never(instruction)
 
     def _create(self, operation: int, journals: tuple[str, ...]) -> None:
         try:

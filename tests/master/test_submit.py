@@ -162,7 +162,7 @@ def test_everything_wrong_is_reported_at_once() -> None:
 
 
 def test_a_topology_without_computations_and_an_input_without_key_are_refused() -> None:
-    assert "has no computations" in problems_of(topology(computations=[]))
+    assert "has neither computations nor sources" in problems_of(topology(streams=[], computations=[]))
     spec = topology()
     spec.computations[0].inputs[0].ClearField("key")
     assert "name its key" in problems_of(spec)
@@ -265,12 +265,20 @@ def test_cycles_across_topologies_are_refused_too_4_5() -> None:
     assert "b -> (back) -> first/a -> (there) -> b" in problems_of(second, world)
 
 
+def test_a_source_that_nothing_reads_has_a_log_from_the_beginning_4_3() -> None:
+    world = World()
+    submit(Master(world), topology(streams=[source("queries"), source("idle")]))
+    assert set(world.catalog().logs) == {"idle", "dips", "zeitgeist.dead-letters"}
+    submit(Master(world), topology("sources", [source("alone")], []))
+    assert "alone" in world.catalog().logs
+
+
 def test_a_submission_with_problems_changes_nothing() -> None:
     world = World()
     master = Master(world)
     revision = world.state.revision
     with pytest.raises(RequestError) as caught:
-        submit(master, topology(computations=[]))
+        submit(master, topology(streams=[], computations=[]))
     assert caught.value.code is FailureCode.INVALID_ARGUMENT
     assert [problem.where for problem in caught.value.problems] == ["topology 'zeitgeist'"]
     assert world.state.revision == revision

@@ -168,7 +168,10 @@ MISTAKES: dict[str, tuple[Callable[[mw.Topology], object], str]] = {
         lambda t: _add(t, WrongCodec),
         "computation 'wrong-codec': state_codec must be a millwheel.Codec(encode, decode, new), not <class 'str'>",
     ),
-    "nothing": (lambda t: None, "topology 't': it has no computations: add(...) one"),
+    "nothing": (
+        lambda t: None,
+        "topology 't': it has neither computations nor sources: add(...) one, or declare a source(...)",
+    ),
     # Names.
     "topology name": (
         lambda t: setattr(t, "name", "My Topology"),
@@ -452,7 +455,9 @@ def test_each_mistake_says_where_it_is_why_and_what_to_do(mistake: str) -> None:
     make, expected = MISTAKES[mistake]
     topology = mw.Topology("t")
     make(topology)
-    if mistake != "nothing" and any("no computations" in problem.message for problem in topology.validate()):
+    if mistake != "nothing" and any(
+        "neither computations nor sources" in problem.message for problem in topology.validate()
+    ):
         _add(topology)
     assert "\n".join(str(problem) for problem in topology.validate()) == expected
 

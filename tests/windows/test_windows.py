@@ -1,10 +1,9 @@
-"""Ready-made windows: bounds, results, late records, sessions and two phases, against naive models."""
+"""Ready-made windows: bounds and results, against naive models."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -15,25 +14,10 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import windows
-from millwheel.core.time import Timestamp, from_datetime, to_datetime
-from millwheel.testing.harness import TopologyHarness
+from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, from_datetime, to_datetime
+from tests.windows.hits import HITS, Hit, harness_of
 
-Computation = mw.Computation[Any, Any]
 NEW_YORK = ZoneInfo("America/New_York")
-
-
-@dataclass
-class Hit:
-    page: str
-    size: int = 1
-
-
-def harness_of(computation: Computation, output: str, result: Any) -> TopologyHarness:
-    topology = mw.Topology("hits")
-    topology.source("hits", Hit)
-    outputs = {output: result, "too-late": Hit}
-    topology.add(computation, name="windowed", inputs={"hits": mw.key("page")}, outputs=outputs)
-    return TopologyHarness(topology)
 
 
 @given(st.integers(-(10**15), 10**15), st.integers(1, 10**9), st.integers(1, 10**9), st.integers(0, 10**9))
@@ -87,33 +71,26 @@ def test_a_spring_day_has_23_hours_and_an_autumn_day_25() -> None:
         assert window.end - window.start == mw.hours(hours)
 
 
-def result_of(type_: Any) -> Any:
-    return windows.Result[type_]
-
-
-HITS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50), st.integers(0, 9)), max_size=60)
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     HITS,
-    st.sampled_from([(10, 10), (10, 5), (12, 4)]),
+    st.sampled_from([(10, 10), (10, 5), (12, 4), (7, 3), (10, 4)]),
     st.sampled_from(["count", "total", "mean", "largest", "collect"]),
 )
 def test_g1_windows_equal_a_naive_group_by_4_6(
     hits: list[tuple[str, int, int]], shape: tuple[int, int], kind: str
 ) -> None:
-    naive: dict[str, tuple[Any, Any, Any]] = {
-        "count": (windows.count(), len, int),
-        "total": (windows.total(lambda h: h.size), sum, int),
-        "mean": (windows.mean(lambda h: h.size), lambda sizes: sum(sizes) / len(sizes), float),
-        "largest": (windows.largest(lambda h: h.size), max, int),
-        "collect": (windows.collect(lambda h: h.size, int), sorted, list[int]),
+    naive: dict[str, tuple[Any, Any]] = {
+        "count": (windows.count(), len),
+        "total": (windows.total(lambda h: h.size), sum),
+        "mean": (windows.mean(lambda h: h.size), lambda sizes: sum(sizes) / len(sizes)),
+        "largest": (windows.largest(lambda h: h.size), max),
+        "collect": (windows.collect(lambda h: h.size, int), sorted),
     }
-    aggregator, expected_of, type_ = naive[kind]
+    aggregator, expected_of = naive[kind]
     size, every = shape
     assigner = windows.sliding(mw.Duration(size), mw.Duration(every))
-    harness = harness_of(windows.Aggregate(assigner, aggregator), "windows", result_of(type_))
+    harness = harness_of(windows.Aggregate(assigner, aggregator))
     groups = defaultdict(list)
     for page, stamp, amount in hits:
         harness.send("hits", Hit(page, amount), Timestamp(stamp))
@@ -125,82 +102,16 @@ def test_g1_windows_equal_a_naive_group_by_4_6(
     assert all(harness.state("windowed", page) is None for page in "abc"), "nothing is left behind"
 
 
-def test_g14_late_records_correct_their_window_while_it_is_kept_and_go_to_too_late_afterwards_4_5() -> None:
-    aggregate = windows.Aggregate(
-        windows.tumbling(mw.Duration(10)), windows.count(), allowed_lateness=mw.Duration(10), too_late="too-late"
-    )
-    harness = harness_of(aggregate, "windows", windows.Result[int])
-    harness.send("hits", Hit("a"), Timestamp(5))
-    harness.advance_watermark(Timestamp(12))
-    harness.send("hits", Hit("a"), Timestamp(6))
-    harness.send("hits", Hit("b"), Timestamp(7))
-    harness.advance_watermark(Timestamp(20))
-    harness.send("hits", Hit("a", 99), Timestamp(8))
-    harness.finish()
-    assert [(r.key, r.start, r.value, r.revision) for r in harness.values("windows")] == [
-        ("a", 0, 1, 0),
-        ("a", 0, 2, 1),
-        ("b", 0, 1, 0),
-    ]
-    assert harness.values("too-late") == [Hit("a", 99)]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), max_size=30), st.integers(1, 8))
-def test_sessions_equal_a_naive_sweep(hits: list[tuple[str, int]], gap: int) -> None:
-    harness = harness_of(
-        windows.SessionAggregate(windows.session(mw.Duration(gap)), windows.count()), "sessions", windows.Result[int]
-    )
-    by_page = defaultdict(list)
-    for page, stamp in hits:
-        harness.send("hits", Hit(page), Timestamp(stamp))
-        by_page[page].append(stamp)
-    expected = []
-    for page, stamps in by_page.items():
-        open_session: list[int] | None = None
-        for stamp in sorted(stamps):
-            if open_session is None or stamp >= open_session[1]:
-                if open_session is not None:
-                    expected.append((page, *open_session))
-                open_session = [stamp, stamp + gap, 0]
-            open_session[1] = stamp + gap
-            open_session[2] += 1
-        if open_session is not None:
-            expected.append((page, *open_session))
-    harness.finish()
-    assert sorted((r.key, r.start, r.end, r.value) for r in harness.values("sessions")) == sorted(expected)
-
-
-@settings(max_examples=20, deadline=None)
-@given(HITS)
-def test_two_phases_give_what_one_gives_8_4(hits: list[tuple[str, int, int]]) -> None:
-    topology = mw.Topology("hot")
-    topology.source("hits", Hit)
-    windows.two_phase(
-        topology,
-        "pages",
-        source="hits",
-        key_of=lambda hit: hit.page,
-        windows=windows.tumbling(mw.Duration(10)),
-        aggregator=windows.total(lambda hit: hit.size),
-        output="totals",
-        result_type=int,
-        shards=3,
-    )
-    harness = TopologyHarness(topology)
-    expected: dict[tuple[str, int], int] = defaultdict(int)
-    for page, stamp, amount in hits:
-        harness.send("hits", Hit(page, amount), Timestamp(stamp))
-        expected[page, stamp - stamp % 10] += amount
-    harness.finish()
-    assert {(r.key, r.start): r.value for r in harness.values("totals")} == expected
-    assert len(harness.values("totals")) == len(expected)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: windows.tumbling(mw.Duration(0)), "must be positive"),
+        (
+            lambda: windows.Aggregate(
+                windows.tumbling(mw.seconds(1)), windows.count(), allowed_lateness=mw.Duration(-1)
+            ),
+            "must not be negative",
+        ),
         (lambda: windows.sliding(mw.Duration(5), mw.Duration(6)), "would skip records"),
         (lambda: windows.tumbling(mw.hours(7), zone="UTC"), "must divide a day or be whole days"),
         (lambda: windows.tumbling(mw.hours(1), zone="UTC", offset=mw.minutes(5)), "an offset or a zone, not both"),
@@ -209,3 +120,33 @@ def test_two_phases_give_what_one_gives_8_4(hits: list[tuple[str, int, int]]) ->
 def test_windows_without_meaning_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(mw.UsageError, match=message):
         make()
+
+
+def test_windows_of_the_wrong_kind_are_refused() -> None:
+    tumbling: Any = windows.tumbling(mw.seconds(1))
+    with pytest.raises(mw.UsageError, match="use Aggregate for others"):
+        windows.SessionAggregate(tumbling, windows.count())
+    session: Any = windows.session(mw.seconds(1))
+    with pytest.raises(mw.UsageError, match="session windows need SessionAggregate"):
+        windows.Aggregate(session, windows.count())
+
+
+ENDS = [MIN_TIMESTAMP, MIN_TIMESTAMP + 1, LAST_TIMESTAMP - 5, LAST_TIMESTAMP]
+
+
+@pytest.mark.parametrize("stamp", ENDS)
+@pytest.mark.parametrize(
+    "computation",
+    [
+        windows.Aggregate(windows.tumbling(mw.seconds(1)), windows.count()),
+        windows.Aggregate(windows.tumbling(mw.seconds(1)), windows.count(), allowed_lateness=mw.hours(1)),
+        windows.SessionAggregate(windows.session(mw.seconds(1)), windows.count(), output="windows"),
+    ],
+)
+def test_windows_are_cut_where_time_begins_and_ends(computation: Any, stamp: int) -> None:
+    harness = harness_of(computation)
+    harness.send("hits", Hit("a"), Timestamp(stamp))
+    harness.finish()
+    (result,) = harness.values("windows")
+    assert MIN_TIMESTAMP <= result.start <= stamp < result.end <= MAX_TIMESTAMP
+    assert harness.watermark("windowed") == MAX_TIMESTAMP

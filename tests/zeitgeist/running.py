@@ -46,7 +46,7 @@ class Run:
         for number, start in enumerate(range(0, len(records), batch), 1):
             self.harness.send_all("departures", records[start : start + batch])
             if watermarks and start + batch < len(records):
-                self.harness.advance_watermark(mw.Timestamp(day_of(to_come[start + batch]).start))
+                self.harness.advance(mw.Timestamp(day_of(to_come[start + batch]).start))
             if crash_every and number % crash_every == 0:
                 self.harness.crash()
 

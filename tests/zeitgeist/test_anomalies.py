@@ -114,7 +114,7 @@ def test_a_spike_does_not_wait_for_the_watermark_and_a_dip_does_4_6(winter: pd.D
     # What makes the dip was known at 20:00 as well as later: that nothing had left. What was missing is the watermark.
     held = Run(run.flights)
     held.harness.send_all("departures", departures(held.flights))
-    held.harness.advance_watermark(night)
+    held.harness.advance(night)
     assert not [one for one in held.harness.values("anomalies") if one.kind == "dip"]
 
 
@@ -129,7 +129,7 @@ def test_g14_late_departures_are_dropped_and_counted_and_duplicates_are_known_4_
     records = departures(on_time)
     run.harness.send_all("departures", records, record_ids=ids)
     run.harness.send_all("departures", records[again], record_ids=ids[again])
-    run.harness.advance_watermark(run.until)
+    run.harness.advance(run.until)
     run.harness.send_all("departures", departures(held_back))
     for name in ("window-counter", "spike-detector"):
         counts = run.harness.counts(name)

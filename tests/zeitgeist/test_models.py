@@ -43,10 +43,10 @@ def test_a_day_is_learned_when_the_last_hour_of_every_airport_is_in_4_5() -> Non
         newark, end = count("EWR", late, delay=100 + day)
         harness.send("windows", newark, end)
         # At the day's end itself the other airport's hour may still come.
-        harness.advance_watermark(end)
+        harness.advance(end)
         kennedy, _ = count("JFK", late, delay=1_000)
         harness.send("windows", kennedy, end)
-        harness.advance_watermark(mw.Timestamp(end + 1))
+        harness.advance(mw.Timestamp(end + 1))
     (model,) = harness.values("delay-models")
     day_after_next = mw.from_datetime(datetime(2013, 3, 30, tzinfo=NEW_YORK))
     assert model == DelayModel("NYC", day_after_next, 1_127 * 9 // 8)

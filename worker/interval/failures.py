@@ -64,7 +64,7 @@ class Failures:
             f"(attempt {attempts}; {decision.value})"
         )
         text = "".join(traceback.format_exception(error))
-        return HookFailed(message, text, decision is Decision.STOP, error)
+        return HookFailed(message, text, decision is Decision.STOP, error, not self.policy.max_attempts)
 
     def dead_letter(self, context: Context[Any], key: bytes, item: Item, error: BaseException, attempts: int) -> None:
         """Have ``context`` produce the dead letter of ``item``."""

@@ -113,6 +113,13 @@ class Peers(Protocol):
         """The host's core dropped the interval: it is not the owner any more."""
 
 
+class _Performers(dict[type, Callable[[Any], object]]):
+    """By instruction: what performs it. An instruction without one is an error: a core that asks for it would wait."""
+
+    def __missing__(self, instruction: type) -> Callable[[Any], object]:
+        raise TypeError(f"nothing performs the instruction {instruction.__name__}: CoreHost, or extra=, has to")
+
+
 class CoreHost:
     """One core in this process. ``post`` is the way in for everybody.
 
@@ -154,7 +161,8 @@ class CoreHost:
         """The stored value that is missing or damaged, if it is for its sake that the interval was given up."""
         self.busy = 0.0
         """Seconds spent in the core, performing its instructions included."""
-        self._performers: dict[type, Callable[[Any], object]] = {
+        self._performers: dict[type, Callable[[Any], object]] = _Performers()
+        self._performers |= {
             AppendEntry: lambda i: self._spawn(self._append(i)),
             Acknowledge: self._acknowledge,
             Send: lambda i: self._peers.send(self, i),

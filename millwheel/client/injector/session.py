@@ -10,13 +10,13 @@ import logging
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Final
+from typing import Final, assert_never
 
 from millwheel.client.control import ControlClient
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.errors import InjectorClosedError, InjectorError, InjectorSupersededError
 from millwheel.client.injector.link import Link
-from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits
+from millwheel.client.injector.messages import Columns, Connect, Disconnect, Instruction, Limits, Send
 from millwheel.client.injector.routing import Routing, routing_from_wire
 from millwheel.client.injector.seeding import WatermarkSeed
 from millwheel.client.injector.unkeyed import UnkeyedHead
@@ -349,14 +349,17 @@ class Session:
 
     def _perform(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
-            if isinstance(instruction, Connect):
-                self._links[instruction.address] = Link(instruction.address, self._identity.request, self)
-            elif isinstance(instruction, Disconnect):
-                task = asyncio.create_task(self._links.pop(instruction.address).close())
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
-            else:
-                self._links[instruction.address].send(instruction)
+            match instruction:
+                case Connect(address):
+                    self._links[address] = Link(address, self._identity.request, self)
+                case Disconnect(address):
+                    task = asyncio.create_task(self._links.pop(address).close())
+                    self._closing.add(task)
+                    task.add_done_callback(self._closing.discard)
+                case Send():
+                    self._links[instruction.address].send(instruction)
+                case _:
+                    assert_never(instruction)
         self.publish()
         self._arm()
         self._changed()

@@ -1,0 +1,278 @@
+"""A cluster in miniature: one topology's interval cores, with what a master, an authority and a log do for them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.sdk.codecs import ValueCodec
+from millwheel.sdk.compiled import compile_computation, consumers_of
+from millwheel.sdk.context import OutputBinding
+from millwheel.sdk.dead_letters import dead_letter_stream
+from millwheel.sdk.declarations import StreamKind
+from millwheel.sdk.options import ComputationOptions
+from millwheel.sdk.topology import Topology
+from millwheel.store.memory import MemoryStore
+from millwheel.testing.cores import CoreDriver, result_of
+from millwheel.testing.injected import InjectedBatches, injector_of
+from millwheel.worker.dedup import PositionIds
+from millwheel.worker.interval import IntervalConfig, IntervalCore, LeavingCore, Settings
+from millwheel.worker.messages import (
+    Acknowledge,
+    Acknowledged,
+    Delivery,
+    HookFailed,
+    Report,
+    Resend,
+    Send,
+    SenderWatermarks,
+)
+
+__all__ = ["Produced", "VirtualCluster"]
+
+_RESEND_AFTER: Final = 10_000
+"""Microseconds until a refused batch is sent again."""
+
+_SINK: Final = "sink:"
+"""Begins the name of the consumer that collects what is produced to a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """A record that reached a stream: its decoded value and its timestamp."""
+
+    value: Any
+    timestamp: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class _Removed:
+    """A removed computation, whose productions are still to be delivered."""
+
+    name: str
+    options: ComputationOptions
+    outputs: frozenset[str]
+
+
+class VirtualCluster:
+    """Runs the present version of a topology. It is the ``Peers`` of its cores' driver."""
+
+    def __init__(self, now: int, cuts: Iterable[str], settings: Settings) -> None:
+        """``cuts``: where each computation's keys are split; ``now``: the virtual clock's first value."""
+        self.driver = CoreDriver(MemoryStore(), now, self)
+        self.failures: list[HookFailed] = []
+        self.produced: dict[str, list[Produced]] = {}
+        self.codecs: dict[str, ValueCodec] = {}
+        self.watermarks: dict[str, int] = {}
+        """By incarnation or injector: what was broadcast last."""
+        self.declared: dict[str, int] = {}
+        """By source: the watermark that its injector promised last."""
+        self.injected = InjectedBatches()
+        self.incarnations: dict[str, str] = {}
+        """By the name of a computation: the id under which it has its journals, states and watermark."""
+        self._settings = settings
+        points = sorted(cut.encode() for cut in cuts)
+        self._intervals = [KeyInterval(a, b) for a, b in zip([b"", *points], [*points, None], strict=True)]
+        self._numbers = itertools.count(1)
+        """Of incarnations and sequencers."""
+        self._removed: dict[str, _Removed] = {}
+        self._seen: dict[str, set[tuple[str, int | bytes]]] = {}
+        self._reported: dict[str, dict[KeyInterval, int]] = {}
+
+    def run(self) -> None:
+        """Run until nothing is left to do."""
+        self.driver.run()
+        for incarnation in [one for one in self._removed if self.watermarks.get(one) == MAX_TIMESTAMP]:
+            self._drop(incarnation)
+
+    # What cores ask for: see testing.cores.Peers.
+
+    def send_batch(self, journal: str, one: Send) -> None:
+        """Deliver to a core, collect for the test, or discard what is due to a removed computation."""
+        delivery = one.delivery
+        if delivery.consumer in self.incarnations.values():
+            delivery.channel = journal
+            self.driver.post(delivery.journal, delivery)
+            return
+        if delivery.consumer.startswith(_SINK):
+            self._collect(delivery)
+        self.driver.post(journal, Acknowledged(delivery.token))
+
+    def acknowledge(self, journal: str, one: Acknowledge) -> None:
+        """Answer the sender of a batch: a core, or the harness itself."""
+        delivery = one.delivery
+        acked = one.outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+        if delivery.channel is None:
+            if not acked:
+                again = self.injected.refused(journal, delivery.token, one.remaining)
+                self.driver.post_later(_RESEND_AFTER, journal, again)
+            elif self.injected.acked(journal, delivery.token, one.remaining):
+                self.publish(delivery.stream)
+        elif acked:
+            self.driver.post(delivery.channel, Acknowledged(delivery.token, one.remaining))
+        else:
+            full = one.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+            refused = {delivery.token: one.remaining} if full else {}
+            self.driver.post_later(_RESEND_AFTER, delivery.channel, Resend([delivery.token], refused))
+
+    def report(self, journal: str, one: Report) -> None:
+        """Broadcast the minimum over the computation's intervals, once all have reported."""
+        values = self._reported.setdefault(one.computation, {})
+        values[one.keys] = one.output
+        if len(values) == len(self._intervals):
+            self._broadcast(one.computation, min(values.values()))
+
+    def hook_failed(self, journal: str, one: HookFailed) -> None:
+        """Keep the failure for the test."""
+        self.failures.append(one)
+
+    # The cluster in miniature.
+
+    def load(self, topology: Topology) -> None:
+        """Take over what a topology says; computations and sources that are new begin."""
+        self.topology = topology
+        self.plan = plan = topology.plan()
+        for name, stream in plan.streams.items():
+            assert stream.codec is not None, "a topology that passed its check has a codec for every stream"
+            self.codecs[name] = stream.codec
+        sources = [
+            name
+            for name, stream in plan.streams.items()
+            if stream.declaration is not None and stream.declaration.kind is not StreamKind.STREAM
+        ]
+        for name in [name for name in self.declared if name not in sources]:
+            del self.declared[name], self.watermarks[injector_of(name)]
+        for name in sources:
+            self.declared.setdefault(name, int(MIN_TIMESTAMP))
+            self.watermarks.setdefault(injector_of(name), int(MIN_TIMESTAMP))
+        for name in [name for name in plan.computations if name not in self.incarnations]:
+            self.incarnations[name] = f"{name}.{next(self._numbers)}"
+            for journal in self._journals(self.incarnations[name]):
+                result_of(self.driver.store.create_journal(journal))
+
+    def remove(self, name: str) -> set[str]:
+        """A computation ends: what it had produced is still delivered, and what is due to it is not.
+
+        Returns the sources of which it had not ACKed all records.
+        """
+        incarnation = self.incarnations.pop(name)
+        outputs = frozenset(stream.name for stream in self.plan.streams.values() if name in stream.producers)
+        self._removed[incarnation] = _Removed(name, self.plan.computations[name].options, outputs)
+        return self.injected.discard(incarnation)
+
+    def _drop(self, incarnation: str) -> None:
+        """A removed computation has delivered everything: nothing of it is kept."""
+        del self._removed[incarnation]
+        for journal in self._journals(incarnation):
+            del self.driver.cores[journal]
+            result_of(self.driver.store.drop_journal(journal))
+        result_of(self.driver.store.drop_computation(incarnation))
+
+    def restart(self) -> None:
+        """Lose all memory, and start every core from the store."""
+        self.driver.clear()
+        self._reported.clear()
+        self._start_all()
+        for delivery in self.injected.all_again():
+            self.driver.post(delivery.journal, delivery)
+
+    def _start_all(self) -> None:
+        for name, incarnation in self.incarnations.items():
+            for keys in self._intervals:
+                self._start(name, incarnation, keys)
+        for incarnation, removed in self._removed.items():
+            for keys in self._intervals:
+                config = self._config(incarnation, keys, ())
+                self.driver.start(LeavingCore(config, removed.name, removed.options, self.locate))
+        self.driver.run()
+
+    def _start(self, name: str, incarnation: str, keys: KeyInterval) -> None:
+        program = compile_computation(self.topology, name)
+        outputs = {stream: OutputBinding(encode, self._route(stream)) for stream, encode in program.outputs.items()}
+        inputs = self.plan.computations[name].inputs
+        config = self._config(
+            incarnation,
+            keys,
+            [stream for stream, extractor in inputs.items() if not extractor.feedback],
+            frozenset(stream for stream, extractor in inputs.items() if extractor.feedback),
+        )
+        self.driver.start(IntervalCore(config, program, outputs, self.locate))
+        self.driver.post(config.journal, SenderWatermarks(dict(self.watermarks)))
+
+    def _config(
+        self, incarnation: str, keys: KeyInterval, followed: Sequence[str], feedback: frozenset[str] = frozenset()
+    ) -> IntervalConfig:
+        declarations = [self.plan.streams[stream].declaration for stream in followed]
+        return IntervalConfig(
+            computation=incarnation,
+            journal=_journal(incarnation, keys),
+            keys=keys,
+            sequencer=next(self._numbers),
+            senders=frozenset(sender for stream in followed for sender in self._senders(stream)),
+            slack={
+                injector_of(one.name): one.id_slack for one in declarations if one and one.kind is StreamKind.SOURCE
+            },
+            dead_letters=dead_letter_stream(self.topology.name),
+            feedback=feedback,
+            settings=self._settings,
+        )
+
+    def _senders(self, stream: str) -> Iterable[str]:
+        """All that the input watermark over a stream is the minimum of."""
+        yield from (self.incarnations[name] for name in self.plan.streams[stream].producers)
+        yield from (incarnation for incarnation, removed in self._removed.items() if stream in removed.outputs)
+        if stream in self.declared:
+            yield injector_of(stream)
+
+    def _route(self, stream: str) -> Callable[[Any], tuple[tuple[str, bytes], ...]]:
+        consumers = [(self.incarnations[name], extract) for name, extract in consumers_of(self.topology, stream)]
+        sink = ((_SINK + stream, b""),)
+        return lambda value: (*((consumer, extract(value)) for consumer, extract in consumers), *sink)
+
+    def locate(self, consumer: str, key: bytes) -> str:
+        """The journal of the interval of ``consumer`` that holds ``key``; empty for a sink or a removed computation."""
+        if consumer not in self.incarnations.values():
+            return ""
+        return next(_journal(consumer, keys) for keys in self._intervals if key in keys)
+
+    def cores_of(self, computation: str) -> list[IntervalCore]:
+        """The cores of a computation's intervals."""
+        return [self.driver.cores[journal] for journal in self._journals(self.incarnations[computation])]
+
+    def core_of(self, computation: str, key: bytes) -> IntervalCore:
+        """The core of the interval that holds ``key``."""
+        return self.driver.cores[self.locate(self.incarnations[computation], key)]
+
+    def _journals(self, incarnation: str) -> list[str]:
+        return [_journal(incarnation, keys) for keys in self._intervals]
+
+    def publish(self, stream: str) -> None:
+        """The injector's low watermark: what it declared, held back by what is not ACKed."""
+        declared, oldest = self.declared.get(stream), self.injected.oldest(stream)
+        if declared is not None:
+            self._broadcast(injector_of(stream), declared if oldest is None else min(declared, oldest))
+
+    def _broadcast(self, sender: str, watermark: int) -> None:
+        if watermark > self.watermarks.get(sender, MIN_TIMESTAMP):
+            self.watermarks[sender] = watermark
+            self.driver.post_to_all(SenderWatermarks({sender: watermark}))
+
+    def _collect(self, delivery: Delivery) -> None:
+        codec = self.codecs[delivery.stream]
+        seen = self._seen.setdefault(delivery.stream, set())
+        ids: Any = delivery.ids
+        for index, (value, timestamp) in enumerate(zip(delivery.values, delivery.timestamps, strict=True)):
+            identity = (ids.sequence, ids.positions[index]) if isinstance(ids, PositionIds) else ("", ids.ids[index])
+            if identity not in seen:
+                seen.add(identity)
+                record = Produced(codec.decode(value), Timestamp(timestamp))
+                self.produced.setdefault(delivery.stream, []).append(record)
+
+
+def _journal(incarnation: str, keys: KeyInterval) -> str:
+    return f"{incarnation}/{keys.start.decode('utf-8', 'backslashreplace')}"

@@ -1,0 +1,170 @@
+"""A hook that raises fails the test that runs it, unless its policy deals with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import millwheel as mw
+from millwheel.testing import TopologyHarness
+
+AT = mw.Timestamp(1)
+
+
+class Fragile(mw.Computation[str, int]):
+    """Counts; raises what ``wrong`` makes for the record or timer whose text begins with "bad"."""
+
+    def __init__(self, wrong: Callable[[], BaseException] = lambda: ValueError("I do not like it")) -> None:
+        self.wrong = wrong
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[str]) -> None:
+        ctx.state += 1
+        if record.value.startswith("bad record"):
+            raise self.wrong()
+        ctx.set_timer(mw.Timestamp(100), record.value)
+
+    def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
+        if timer.tag.startswith("bad timer"):
+            raise self.wrong()
+
+
+class AsyncFragile(Fragile):
+    async def process_record(self, ctx: mw.Context[int], record: mw.Record[str]) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        super().process_record(ctx, record)
+
+
+def harness_of(computation: Any = Fragile, **options: Any) -> TopologyHarness:
+    topology = mw.Topology("words")
+    topology.source("words", str)
+    topology.add(computation, name="fragile", inputs={"words": mw.key(lambda word: word[-1])}, **options)
+    return TopologyHarness(topology)
+
+
+@pytest.mark.parametrize("computation", [Fragile, AsyncFragile])
+def test_a_failing_record_raises_in_the_call_that_sends_it(computation: Any) -> None:
+    harness = harness_of(computation)
+    harness.send("words", "good a", AT)
+    with pytest.raises(ValueError, match="I do not like it") as raised:
+        harness.send("words", "bad record a", AT)
+    (note,) = raised.value.__notes__
+    assert "computation 'fragile', key 'a', record of stream 'words' at 1: ValueError: I do not like it" in note
+    assert harness.failures == [note]
+    assert harness.state("fragile", "a") == 1
+    harness.close()
+
+
+def test_a_failing_timer_raises_in_the_call_that_makes_it_due() -> None:
+    harness = harness_of()
+    harness.send("words", "bad timer a", AT)
+    with pytest.raises(ValueError, match="I do not like it") as raised:
+        harness.finish()
+    assert "key 'a', timer 'bad timer a' at 100" in raised.value.__notes__[0]
+
+
+def test_the_exception_is_the_hooks_own_with_its_traceback() -> None:
+    wrong = KeyError("missing")
+    harness = harness_of(Fragile(lambda: wrong))
+    with pytest.raises(KeyError) as raised:
+        harness.send("words", "bad record a", AT)
+    assert raised.value is wrong
+    assert "process_record" in [entry.name for entry in raised.traceback]
+
+
+def test_each_attempt_that_fails_is_raised() -> None:
+    harness = harness_of(on_failure=mw.retry(initial=mw.seconds(1)))
+    with pytest.raises(ValueError, match="I do not like it"):
+        harness.send("words", "bad record a", AT)
+    with pytest.raises(ValueError, match="I do not like it"):
+        harness.advance_clock(mw.seconds(1))
+    harness.advance(mw.Timestamp(50))
+    with pytest.raises(ValueError, match="I do not like it"):
+        harness.crash()
+
+
+def test_of_several_failures_the_first_is_raised_and_the_rest_are_counted() -> None:
+    harness = harness_of()
+    with pytest.raises(ValueError, match="I do not like it") as raised:
+        harness.send_all("words", [(f"bad record {key}", AT) for key in "abc"])
+    assert "key 'a'" in raised.value.__notes__[0]
+    assert raised.value.__notes__[1] == "2 more failures in this call: TopologyHarness.failures lists them"
+    assert len(harness.failures) == 3
+
+
+def test_a_transient_failure_may_be_tested_and_gone_on_from() -> None:
+    wrong = True
+
+    class Transient(mw.Computation[str, int]):
+        def process_record(self, ctx: mw.Context[int], record: mw.Record[str]) -> None:
+            if wrong:
+                raise ConnectionError("not now")
+            ctx.state += 1
+
+    harness = harness_of(Transient, on_failure=mw.retry(initial=mw.seconds(1)))
+    with pytest.raises(ConnectionError, match="not now"):
+        harness.send("words", "a", AT)
+    wrong = False
+    harness.advance_clock(mw.seconds(1))
+    assert harness.state("fragile", "a") == 1
+
+
+@pytest.mark.parametrize("policy", [mw.dead_letter(after=2, initial=mw.seconds(1)), mw.stop(after=1)])
+def test_what_the_policy_deals_with_is_not_raised(policy: mw.FailurePolicy) -> None:
+    harness = harness_of(on_failure=policy)
+    harness.send("words", "bad record a", AT)
+    harness.advance_clock(mw.seconds(5))
+    assert len(harness.failures) == (2 if policy.action.name == "DEAD_LETTER" else 1)
+    assert bool(harness.stopped("fragile")) == (policy.action.name == "STOP")
+
+
+@pytest.mark.parametrize("wrong", [lambda: SystemExit(3), asyncio.CancelledError])
+@pytest.mark.parametrize("computation", [Fragile, AsyncFragile])
+def test_what_would_end_the_test_run_is_raised_as_a_failure(
+    computation: type[Fragile], wrong: Callable[[], BaseException]
+) -> None:
+    harness = harness_of(computation(wrong))
+    with pytest.raises(RuntimeError, match=r"a hook raised|SystemExit|cancelled"):
+        harness.send("words", "bad record a", AT)
+    harness.close()
+
+
+def test_a_value_that_is_not_of_the_streams_type_fails_where_it_is_produced() -> None:
+    class Wrong(mw.Computation[str]):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[str]) -> None:
+            ctx.produce("numbers", "no number")
+
+    harness = harness_of(Wrong, outputs={"numbers": int})
+    with pytest.raises(mw.ValueEncodeError, match="stream 'numbers' carries int, not str"):
+        harness.send("words", "a", AT)
+
+
+def test_a_batch_of_which_one_value_is_wrong_is_not_sent_at_all() -> None:
+    harness = harness_of()
+    with pytest.raises(mw.ValueEncodeError, match="stream 'words' carries str, not int"):
+        harness.send_all("words", [("a", AT), (1, AT)])
+    assert harness.state("fragile", "a") is None
+
+
+def test_names_that_do_not_exist_are_refused_with_the_nearest() -> None:
+    harness = harness_of()
+    with pytest.raises(
+        mw.UsageError, match=r"stream 'word' is no source of topology 'words' \(did you mean 'words'\?\)"
+    ):
+        harness.send("word", "a", AT)
+    with pytest.raises(mw.UsageError, match="stream 'fragile' is no source"):
+        harness.advance(AT, "fragile")
+    with pytest.raises(mw.UsageError, match=r"has no computation 'fragil' \(did you mean 'fragile'\?\)"):
+        harness.state("fragil", "a")
+
+
+def test_of_a_source_that_nothing_reads_the_records_are_what_was_injected() -> None:
+    topology = mw.Topology("sources")
+    topology.source("words", str)
+    harness = TopologyHarness(topology)
+    harness.send("words", "a", AT)
+    harness.finish()
+    harness.crash()
+    assert [(one.value, one.timestamp) for one in harness.produced("words")] == [("a", AT)]

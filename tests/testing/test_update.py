@@ -1,0 +1,253 @@
+"""A topology is updated in virtual time, as on a server: what stays, and what is given up (section 4.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel import windows
+from millwheel.client.injector import RecordsLeftError
+from millwheel.testing import TopologyHarness
+from millwheel.worker.interval import Settings
+
+
+class Word(msgspec.Struct):
+    text: str
+
+
+class OldCounts(msgspec.Struct):
+    times: int = 0
+
+
+class Counts(msgspec.Struct):
+    total: int = 0
+    since: int = 0
+
+
+class Counter(mw.Computation[Word, OldCounts]):
+    def process_record(self, ctx: mw.Context[OldCounts], record: mw.Record[Word]) -> None:
+        ctx.state.times += 1
+        ctx.produce("counts", ctx.state.times)
+        ctx.set_timer(mw.Timestamp(100), "end")
+
+    def process_timer(self, ctx: mw.Context[OldCounts], timer: mw.Timer) -> None:
+        ctx.produce("ends", f"old {ctx.state.times}")
+
+
+class NewCounter(mw.Computation[Word, Counts]):
+    state_version = 2
+
+    def migrate(self, stored: mw.StoredState) -> Counts:
+        return Counts(total=stored.read(OldCounts).times)
+
+    def process_record(self, ctx: mw.Context[Counts], record: mw.Record[Word]) -> None:
+        ctx.state.total += 1
+        ctx.state.since += 1
+        ctx.produce("counts", ctx.state.total)
+
+    def process_timer(self, ctx: mw.Context[Counts], timer: mw.Timer) -> None:
+        ctx.produce("ends", f"new {ctx.state.total}")
+
+
+class Broken(mw.Computation[Word, OldCounts]):
+    def process_record(self, ctx: mw.Context[OldCounts], record: mw.Record[Word]) -> None:
+        raise ValueError("not yet written")
+
+
+class Sum(mw.Computation[int, int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[int]) -> None:
+        ctx.state += record.value
+        ctx.produce("sums", ctx.state)
+
+
+class Refuser(mw.Computation[int]):
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[int]) -> None:
+        raise ValueError("never")
+
+
+OUTPUTS = {"counts": int, "ends": str}
+AT = mw.Timestamp(1)
+
+
+def topology(counter: Any = Counter, reader: Any = None, name: str = "words", **options: Any) -> mw.Topology:
+    made = mw.Topology(name)
+    made.source("words", Word)
+    if counter is not None:
+        made.add(counter, name="counter", inputs={"words": mw.key("text")}, outputs=OUTPUTS, **options)
+    if reader is not None:
+        made.add(reader, name="reader", inputs={"counts": mw.key(lambda count: "all")}, outputs={"sums": int})
+    return made
+
+
+def started(made: mw.Topology, times: int = 2) -> TopologyHarness:
+    harness = TopologyHarness(made, settings=Settings(flush_interval=0, checkpoint_entries=2))
+    for _ in range(times):
+        harness.send("words", Word("a"), AT)
+    return harness
+
+
+@pytest.mark.parametrize("crashes", [(), ("before",), ("after",), ("before", "after")])
+def test_g1_states_are_migrated_when_they_are_next_read_in_the_harness_too_4_4(crashes: tuple[str, ...]) -> None:
+    harness = started(topology())
+    if "before" in crashes:
+        harness.crash()
+    harness.update(topology(NewCounter))
+    if "after" in crashes:
+        harness.crash()
+    assert harness.state("counter", "a") == Counts(2, 0)
+    harness.send("words", Word("a"), AT)
+    assert harness.state("counter", "a") == Counts(3, 1)
+    assert harness.values("counts") == [1, 2, 3]
+    harness.finish()
+    assert harness.values("ends") == ["new 3"], "a timer outlives the code that set it"
+
+
+def test_an_update_is_refused_for_what_a_server_refuses_and_changes_nothing_4_4() -> None:
+    class Other(mw.Computation[Word, Counts]):
+        def process_record(self, ctx: Any, record: Any) -> None: ...
+
+    harness = started(topology(strong=False))
+    after = topology(Other)
+    after.source("words", Word)
+    with pytest.raises(mw.TopologyError) as raised:
+        harness.update(after)
+    problems = [problem.message for problem in raised.value.problems]
+    assert any("set state_version = 2 and define migrate" in message for message in problems)
+    assert any("its productions were weak" in message for message in problems)
+    harness.send("words", Word("a"), AT)
+    assert harness.values("counts") == [1, 2, 3]
+
+
+def test_an_update_with_mistakes_or_another_name_is_refused() -> None:
+    harness = started(topology())
+    with pytest.raises(mw.TopologyError, match="does not define process_record"):
+        harness.update(topology(mw.Computation[Word, None]))
+    with pytest.raises(mw.UsageError, match="topology 'words' cannot be updated by one named 'other'"):
+        harness.update(topology(name="other"))
+
+
+def test_the_type_of_a_stream_does_not_change_4_1() -> None:
+    harness = started(topology())
+    after = mw.Topology("words")
+    after.source("words", str)
+    after.add(Sum, inputs={"counts": mw.key(str)}, outputs={"sums": int})
+    after.external("counts", int)
+    with pytest.raises(
+        mw.TopologyError, match="its type is str, and records of it that are on the way were made as Word"
+    ):
+        harness.update(after)
+
+
+def test_what_failed_goes_on_with_mended_code_4_1() -> None:
+    harness = TopologyHarness(topology(Broken))
+    with pytest.raises(ValueError, match="not yet written"):
+        harness.send("words", Word("a"), AT)
+    harness.update(topology())
+    assert harness.values("counts") == [1]
+    harness.finish()
+    assert harness.watermark("counter") == mw.MAX_TIMESTAMP
+
+
+def test_an_added_computation_gets_what_is_produced_from_then_on_4_1() -> None:
+    harness = started(topology())
+    harness.update(topology(reader=Sum))
+    harness.send("words", Word("a"), AT)
+    assert harness.values("sums") == [3]
+    harness.finish()
+    assert harness.watermark("reader") == mw.MAX_TIMESTAMP
+
+
+def test_a_removed_computations_state_is_given_up_even_if_its_name_comes_back_4_1() -> None:
+    harness = started(topology(reader=Sum))
+    assert harness.values("sums") == [1, 3]
+    harness.update(topology())
+    with pytest.raises(mw.UsageError, match="has no computation 'reader'"):
+        harness.state("reader", "all")
+    harness.send("words", Word("a"), AT)
+    harness.crash()
+    harness.update(topology(reader=Sum))
+    assert harness.state("reader", "all") is None
+    harness.send("words", Word("a"), AT)
+    assert harness.values("sums") == [1, 3, 4]
+
+
+def without_counter(reader: Any) -> mw.Topology:
+    made = mw.Topology("words")
+    made.external("counts", int)
+    made.add(reader, name="reader", inputs={"counts": mw.key(lambda count: "all")}, outputs={"sums": int})
+    return made
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_what_a_removed_computation_has_produced_is_still_delivered_4_1(crashes: bool) -> None:
+    harness = TopologyHarness(topology(reader=Refuser))
+    with pytest.raises(ValueError, match="never"):
+        harness.send("words", Word("a"), AT)
+    with pytest.raises(ValueError, match="never"):
+        harness.update(without_counter(Refuser))
+    harness.advance(mw.Timestamp(50))
+    assert harness.watermark("reader") <= AT, "what is still to be delivered holds the watermark"
+    if crashes:
+        with pytest.raises(ValueError, match="never"):
+            harness.crash()
+    harness.update(without_counter(Sum))
+    assert harness.values("sums") == [1]
+    assert harness.watermark("reader") == mw.Timestamp(50)
+
+
+def test_what_is_due_to_a_removed_computation_is_discarded_4_1() -> None:
+    harness = TopologyHarness(topology(reader=Refuser))
+    with pytest.raises(ValueError, match="never"):
+        harness.send("words", Word("a"), AT)
+    harness.advance(mw.Timestamp(50))
+    assert harness.watermark("counter") == AT
+    harness.update(topology())
+    assert harness.watermark("counter") == mw.Timestamp(50)
+    assert harness.values("counts") == [1]
+
+
+def test_records_that_nothing_reads_any_more_are_not_lost_silently_4_1() -> None:
+    harness = TopologyHarness(topology(Broken))
+    with pytest.raises(ValueError, match="not yet written"):
+        harness.send("words", Word("a"), AT)
+    after = mw.Topology("words")
+    after.source("words", Word)
+    after.add(Counter, name="other", inputs={"words": mw.key("text")}, outputs=OUTPUTS)
+    harness.update(after)
+    with pytest.raises(RecordsLeftError, match="'counter', which read stream 'words', has ended with records un-ACKed"):
+        harness.send("words", Word("b"), AT)
+    harness.send("words", Word("a"), AT)
+    harness.send("words", Word("b"), AT)
+    harness.finish()
+    assert harness.values("counts") == [1, 1]
+
+
+def test_g7_watermarks_and_timers_go_on_from_where_they_were_4_1() -> None:
+    harness = started(topology())
+    harness.advance(mw.Timestamp(100))
+    assert harness.values("ends") == ["old 2"]
+    harness.update(topology(NewCounter))
+    assert harness.watermark("counter") == 100
+    harness.finish()
+    assert harness.values("ends") == ["old 2"], "nothing fires twice"
+
+
+def test_another_aggregator_is_refused_and_another_size_mixes_no_windows_4_4() -> None:
+    def counting(size: int, aggregator: Any) -> mw.Topology:
+        made = mw.Topology("words")
+        made.source("words", Word)
+        computation = windows.Aggregate(windows.tumbling(mw.Duration(size)), aggregator)
+        made.add(computation, name="windowed", inputs={"words": mw.key("text")})
+        return made
+
+    harness = started(counting(10, windows.count()))
+    with pytest.raises(mw.TopologyError, match="set state_version"):
+        harness.update(counting(10, windows.mean(lambda word: 1.0)))
+    harness.update(counting(20, windows.count()))
+    for stamp in (5, 15):
+        harness.send("words", Word("a"), mw.Timestamp(stamp))
+    harness.finish()
+    assert [(r.start, r.end, r.value) for r in harness.values("windows")] == [(0, 10, 2), (0, 20, 2)]

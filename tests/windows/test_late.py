@@ -1,0 +1,83 @@
+"""Late records: revised results while a window is kept, and what comes after that (section 4.5)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import millwheel as mw
+from millwheel import windows
+from millwheel.core.time import Timestamp
+from tests.windows.hits import Hit, harness_of
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(-20, 40), st.none() | st.integers(-20, 45)), max_size=30),
+    st.sampled_from([(10, 10), (7, 3), (4, 1)]),
+    st.integers(0, 12),
+)
+def test_g14_late_records_equal_a_naive_model_4_5(
+    steps: list[tuple[str, int, int | None]], shape: tuple[int, int], lateness: int
+) -> None:
+    size, every = shape
+    assigner = windows.sliding(mw.Duration(size), mw.Duration(every))
+    aggregate = windows.Aggregate(
+        assigner, windows.count(), allowed_lateness=mw.Duration(lateness), too_late="too-late"
+    )
+    harness = harness_of(aggregate)
+    watermark = -100
+    counts: dict[tuple[str, int], int] = defaultdict(int)
+    results, too_late, revisions = [], [], defaultdict[tuple[str, int], int](int)
+
+    def produce(page: str, start: int) -> None:
+        results.append((page, start, start + size, counts[page, start], revisions[page, start]))
+        revisions[page, start] += 1
+
+    for page, stamp, to in steps:
+        harness.send("hits", Hit(page), Timestamp(stamp))
+        kept = False
+        for start in (at for at in range(stamp - size + 1, stamp + 1) if at % every == 0):
+            if watermark < start + size + lateness:
+                kept = True
+                counts[page, start] += 1
+                if start + size <= watermark:
+                    produce(page, start)
+        if not kept:
+            too_late.append(Hit(page))
+        if to is not None and to > watermark:
+            for place in sorted(counts):
+                if watermark < place[1] + size <= to:
+                    produce(*place)
+            harness.advance(Timestamp(to))
+            watermark = to
+    harness.finish()
+    for place in counts:
+        if watermark < place[1] + size:
+            produce(*place)
+    found = [(r.key, r.start, r.end, r.value, r.revision) for r in harness.values("windows")]
+    assert sorted(found) == sorted(results)
+    assert harness.values("too-late") == too_late
+    assert [harness.state("windowed", page) for page in "ab"] == [None, None], "nothing is left behind"
+
+
+def test_g14_late_records_correct_their_window_while_it_is_kept_and_go_to_too_late_afterwards_4_5() -> None:
+    aggregate = windows.Aggregate(
+        windows.tumbling(mw.Duration(10)), windows.count(), allowed_lateness=mw.Duration(10), too_late="too-late"
+    )
+    harness = harness_of(aggregate)
+    harness.send("hits", Hit("a"), Timestamp(5))
+    harness.advance(Timestamp(12))
+    harness.send("hits", Hit("a"), Timestamp(6))
+    harness.send("hits", Hit("b"), Timestamp(7))
+    harness.advance(Timestamp(20))
+    harness.send("hits", Hit("a", 99), Timestamp(8))
+    harness.finish()
+    assert [(r.key, r.start, r.value, r.revision) for r in harness.values("windows")] == [
+        ("a", 0, 1, 0),
+        ("a", 0, 2, 1),
+        ("b", 0, 1, 0),
+    ]
+    assert harness.values("too-late") == [Hit("a", 99)]
