@@ -257,6 +257,8 @@ class Checkpointer:
         gone = sorted({*state.parts, *self._collected}.difference(self._named[1]))
         self._collected = []
         state.floor, state.parts = self._named
+        for commit in [commit for commit in state.entry_parts if commit <= state.floor]:
+            gone += state.entry_parts.pop(commit)
         self._named = None
         self.spilling.named()
         if self.needs is not Needs.NOTHING:
