@@ -17,11 +17,12 @@ from millwheel.store.contract import (
     StoreUnavailableError,
 )
 from millwheel.store.memory import MemoryStore
+from millwheel.worker.interval.divided import joined, parts_of
 from simulation.network import Network
 from simulation.process import PROCESS
 from simulation.remote import Remote
 
-__all__ = ["SimulatedStore", "StoreWatch", "finished"]
+__all__ = ["SimulatedStore", "StoreWatch", "finished", "whole_entry"]
 
 
 class StoreWatch:
@@ -158,6 +159,14 @@ class SimulatedStore:
 
     async def close(self) -> None:
         """Nothing to release."""
+
+
+def whole_entry(store: MemoryStore, journal: str, commit: int, entry: bytes) -> bytes:
+    """The bytes of an interval's entry; of a divided one they are in parts. CorruptValueError if one is not stored."""
+    where = f"entry {commit} of journal {journal}"
+    parts = parts_of(entry, commit, where)
+    blobs = finished(store.read_parts(journal, parts))
+    return joined(entry, commit, dict(zip(parts, blobs, strict=True)), where)
 
 
 def finished(work: Coroutine[Any, Any, Any]) -> Any:

@@ -30,16 +30,16 @@ class EntryWriter:
         self._waiting: tuple[int, int, bytes, tuple[PartId, ...]] | None = None
         """The entry whose parts are being written: their number, its commit, what is appended then, their ids."""
 
-    def write(self, commit: int, entry: bytes) -> Instruction:
+    def write(self, commit: int, entry: bytes) -> list[Instruction]:
         """Have the journal take ``entry``: append it, or first write it in parts if it is too large for one append."""
         state, config = self._state, self._state.config
         if len(entry) <= state.settings.entry_bytes:
-            return self._append(commit, entry)
+            return [self._append(commit, entry)]
         most = min(state.settings.entry_bytes, PART_BYTES)
         small, parts = divide(entry, config.sequencer, commit, most)
         number = _ENTRY_NUMBERS + commit
         self._waiting = number, commit, small, tuple(parts)
-        return WriteParts(config.journal, number, parts)
+        return [WriteParts(config.journal, number, parts)]
 
     def parts_written(self, number: int) -> list[Instruction]:
         """Parts are acknowledged: if they are the entry's that waits for them, append it."""

@@ -196,7 +196,7 @@ class Commits:
         self._in_flight = sealed
         blob = encode(entry)
         self._entry_bytes = len(blob)
-        out.append(self._writer.write(sealed.commit, blob))
+        out.extend(self._writer.write(sealed.commit, blob))
 
     def parts_written(self, number: int) -> list[Instruction]:
         """Parts are acknowledged; if they are those of the entry in flight, its append follows."""
