@@ -17,7 +17,7 @@ from millwheel.store.contract import (
     StoreUnavailableError,
 )
 from millwheel.store.memory import MemoryStore
-from millwheel.worker.interval.divided import joined, parts_of
+from millwheel.worker.interval.divided import joined
 from simulation.network import Network
 from simulation.process import PROCESS
 from simulation.remote import Remote
@@ -163,10 +163,7 @@ class SimulatedStore:
 
 def whole_entry(store: MemoryStore, journal: str, commit: int, entry: bytes) -> bytes:
     """The bytes of an interval's entry; of a divided one they are in parts. CorruptValueError if one is not stored."""
-    where = f"entry {commit} of journal {journal}"
-    parts = parts_of(entry, commit, where)
-    blobs = finished(store.read_parts(journal, parts))
-    return joined(entry, commit, dict(zip(parts, blobs, strict=True)), where)
+    return joined(entry, commit, store._journals[journal].parts, f"entry {commit} of journal {journal}")
 
 
 def finished(work: Coroutine[Any, Any, Any]) -> Any:

@@ -69,11 +69,11 @@ def parts_collected_early() -> None:
     "G11",
     "a child whose head names parts of entries, and no base, reads its parents' journals",
     seeds=15,
-    test="tests/worker/test_handover.py::test_g11_a_child_with_a_divided_entry_and_no_base_reads_its_parents_7_1",
+    test="tests/worker/test_handover.py::test_g11_a_child_whose_head_names_no_base_reads_its_parents_7_1",
     why="a child must be taken over between its first entry, which is divided, and its first base",
 )
 def children_without_parents() -> None:
-    """Whichever parts the head of a child names count as its base."""
+    """Any part that the head of a child names counts as its base."""
     replace(opening, "names_base", lambda _: lambda parts: bool(parts))
 
 

@@ -155,7 +155,7 @@ def test_what_does_not_fit_into_the_open_commit_waits_for_the_line_to_end() -> N
     assert len(solo.take(Send)) == 1
 
 
-def test_g8_what_is_too_much_for_the_open_commit_runs_once_and_waits_for_the_line_to_move() -> None:
+def test_g8_what_does_not_fit_the_open_commit_runs_once() -> None:
     """What was too much for one entry, and for the open commit, ran again and again meanwhile, thousands of times."""
     swelling = Swelling()
     solo = Solo(swelling, strong=False, straggler_delay=1_000)

@@ -432,7 +432,7 @@ class World:
         self.tasks.append(Task(owner, StatesFlushed(one.number)))
 
     def _write_parts(self, owner: Owner, one: WriteParts) -> None:
-        """One part, and then the others: whatever may happen does so between any two."""
+        """One part, and then the others: a crash, or a successor, may come between any two."""
         if one.parts:
             part, *others = one.parts
             try:

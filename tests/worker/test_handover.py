@@ -161,7 +161,7 @@ async def test_g11_openers_of_children_in_any_order_seal_and_create_once_7_1() -
     assert later.entries == [b"own entry"]
 
 
-async def test_g11_a_child_with_a_divided_entry_and_no_base_reads_its_parents_7_1() -> None:
+async def test_g11_a_child_whose_head_names_no_base_reads_its_parents_7_1() -> None:
     """The head of such a child names parts, and these are of its entry."""
     store, _ = await with_base()
     parent = Parent(JOURNAL, ALL_KEYS)

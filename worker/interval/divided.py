@@ -15,7 +15,7 @@ import msgspec
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.interval.entry import encode
 
-__all__ = ["ENTRY_PART", "base_parts", "divide", "entry_parts", "is_entry_part", "joined", "names_base", "parts_of"]
+__all__ = ["ENTRY_PART", "base_parts", "divide", "entry_parts", "is_entry_part", "joined", "names_base"]
 
 ENTRY_PART: Final = "entry"
 
@@ -46,33 +46,24 @@ def divide(blob: bytes, sequencer: int, commit: int, most: int) -> tuple[bytes, 
     return encode(_Divided(_FORMAT, sequencer, len(pieces), len(blob))), parts
 
 
-def parts_of(entry: bytes, commit: int, where: str) -> list[PartId]:
-    """The parts that hold entry ``commit``, in order; none if it is whole. CorruptValueError if it cannot be read."""
-    if not entry.startswith(_BEGINNING):
-        return []
-    divided = _decode(entry, where)
-    return [_part(number, divided.sequencer, commit) for number in range(divided.parts)]
-
-
 def joined(entry: bytes, commit: int, parts: Mapping[PartId, bytes], where: str) -> bytes:
     """The bytes of entry ``commit``, from ``parts`` if it is divided. CorruptValueError if they are not all there."""
-    needed = parts_of(entry, commit, where)
-    if not needed:
+    if not entry.startswith(_BEGINNING):
         return entry
-    missing = [part for part in needed if part not in parts]
-    if missing:
-        raise CorruptValueError(where, f"its part {missing[0].name!r} is not named by the journal's head")
-    whole = b"".join([parts[part] for part in needed])
-    if len(whole) != (size := _decode(entry, where).size):
-        raise CorruptValueError(where, f"its parts have {len(whole)} bytes, and {size} are needed")
-    return whole
-
-
-def _decode(entry: bytes, where: str) -> _Divided:
     try:
-        return _decoder.decode(entry)
+        divided = _decoder.decode(entry)
     except msgspec.DecodeError as error:
         raise CorruptValueError(where, f"not a divided entry: {error}") from error
+    pieces: list[bytes] = []
+    for number in range(divided.parts):
+        part = _part(number, divided.sequencer, commit)
+        if part not in parts:
+            raise CorruptValueError(where, f"its part {part.name!r} is needed, and the journal's head does not name it")
+        pieces.append(parts[part])
+    whole = b"".join(pieces)
+    if len(whole) != divided.size:
+        raise CorruptValueError(where, f"its parts have {len(whole)} bytes, and {divided.size} are needed")
+    return whole
 
 
 def _part(number: int, sequencer: int, commit: int) -> PartId:
