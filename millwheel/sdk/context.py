@@ -87,6 +87,7 @@ class Scope:
         "decode_state",
         "floor_of",
         "handles_timers",
+        "most",
         "new_state",
         "now",
         "outputs",
@@ -111,8 +112,10 @@ class Scope:
         # What a key had been shown before a merge, where that is above the watermark; None: no key of this interval.
         self.floor_of: Callable[[bytes], int] | None = None
         self.now = 0
-        # Bytes produced since the batch began: what bounds a journal entry.
+        # Bytes produced since the batch began: beyond a bound no more hooks are run before its commit.
         self.produced_bytes = 0
+        # Records that the hooks of one key may produce in one commit, and timers that they may set.
+        self.most = MAX_PRODUCTIONS
 
 
 class StateCell:
@@ -229,7 +232,7 @@ class Context(Generic[State]):
         self._made(len(production.value) + names + to + _PRODUCTION_BYTES)
         if self._productions is None:
             self._productions = []
-        elif len(self._productions) >= MAX_PRODUCTIONS:
+        elif len(self._productions) >= self._scope.most:
             raise self._too_many("produce", "records")
         self._productions.append(production)
 
@@ -253,7 +256,7 @@ class Context(Generic[State]):
         self._made(_TIMER_BYTES + len(self._key) + len(tag))
         if self._timers is None:
             self._timers = {}
-        elif len(self._timers) >= MAX_PRODUCTIONS:
+        elif len(self._timers) >= self._scope.most:
             raise self._too_many("set", "timers")
         self._timers[wall, tag] = TimerSetting(at, hold, self._cause)
 
@@ -270,7 +273,7 @@ class Context(Generic[State]):
 
     def _too_many(self, verb: str, unit: str) -> TooLargeError:
         what = f"what the hooks of key {self.key!r} {verb} in one commit"
-        return TooLargeError(what, MAX_PRODUCTIONS + 1, MAX_PRODUCTIONS, _SLICES, unit=unit)
+        return TooLargeError(what, self._scope.most + 1, self._scope.most, _SLICES, unit=unit)
 
     def set_hold(self, timestamp: Timestamp) -> None:
         """Hold the output watermark at ``timestamp`` on account of this key's state, until cleared (section 5.2).

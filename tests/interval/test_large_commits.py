@@ -14,11 +14,11 @@ import millwheel as mw
 from millwheel.core.keys import KeyInterval
 from millwheel.core.limits import MAX_ENTRY_BYTES, MAX_PRODUCTIONS
 from millwheel.core.time import Timestamp
-from millwheel.sdk import context
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.interval import Settings
 from millwheel.worker.interval.divided import is_entry_part
 from millwheel.worker.interval.entry import decode_entry
+from millwheel.worker.interval.state import INDEX_BITS
 from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,
@@ -314,11 +314,10 @@ def test_a_reader_that_knows_no_divided_entries_refuses_one() -> None:
         decode_entry(solo.entries[0], "here")
 
 
-def test_more_productions_than_a_commit_can_number_fail_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert MAX_PRODUCTIONS < 1 << 24
-    assert MAX_PRODUCTIONS + MAX_ENTRY_BYTES // 64 < 1 << 24
-    monkeypatch.setattr(context, "MAX_PRODUCTIONS", 10)
+def test_more_productions_than_a_commit_can_number_fail_the_hook() -> None:
+    assert MAX_PRODUCTIONS + MAX_ENTRY_BYTES // 64 < 1 << INDEX_BITS
     solo = Solo(Backlog(), on_failure=mw.dead_letter(after=1))
+    solo.state.scope.most = 10
     solo.deliver(("k", "11 1", 1), ("j", "10 1", 1))
     solo.commit_all()
     assert solo.state.counts.dead_letters == 1
