@@ -8,7 +8,7 @@ watermarks that never go back (G5, G7). What only user code can see is checked t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from millwheel.authority.journal import decode_entry
 from millwheel.coordination.contract import Change
@@ -16,12 +16,13 @@ from millwheel.core.catalog import Catalog
 from millwheel.core.interval_table import interval_from_proto
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import MIN_TIMESTAMP
-from millwheel.store.contract import TERMINAL_SEQUENCER, Append
+from millwheel.store.contract import TERMINAL_SEQUENCER, Append, CorruptValueError
+from millwheel.worker.interval.entry import Entry
 from millwheel.worker.interval.entry import decode_entry as decode_interval
 from simulation.blocks import DIVIDED, SEEN, STATELESS, Item
 from simulation.clients import Progress
 from simulation.expected import differences, missed_by_added, neighbour_differences
-from simulation.store import StoreWatch, finished
+from simulation.store import StoreWatch, finished, whole_entry
 from simulation.world import World
 
 __all__ = ["Checks"]
@@ -85,12 +86,13 @@ class Checks(StoreWatch):
                 f"{journal}: sequencer {append.sequencer} commit {append.commit} after {sequencer}, {commit} (G3)"
             )
         self._heads[journal] = (append.sequencer, append.commit)
+        self._check_parts(journal, append)
         self._check_floor(journal, append.floor)
         self._world.history.note(f"commit {append.commit} of {journal}, {len(append.entry)} bytes", who)
         if journal.startswith("authority."):
             self._check_broadcast(journal, append)
         elif (name := journal.partition(".")[0]) in self._counting:
-            self._late[name] += decode_interval(append.entry, journal).counts[2]
+            self._late[name] += sum(entry.counts[2] for entry in self._entries(journal, append.commit, append.commit))
 
     def _check_floor(self, journal: str, floor: int) -> None:
         """The floor passes an interval's entry when the rows of all its keys are as new as it is."""
@@ -100,12 +102,28 @@ class Checks(StoreWatch):
         if floor <= before or self._catalog.computation(incarnation) is None:
             return
         inner = self._world.store.inner
-        for number, blob in enumerate(finished(inner.read_entries(journal, before + 1, floor)), before + 1):
-            for key, _ in decode_interval(blob, journal).states:
+        for number, entry in enumerate(self._entries(journal, before + 1, floor), before + 1):
+            for key, _ in entry.states:
                 row = inner._states.get(incarnation, {}).get(key)
                 if row is None or row.commit < number:
                     told = f"the floor of {journal} is at {floor}, and key {key!r} has no row of commit {number}"
                     self._world.violated(f"{told} (G12)")
+
+    def _check_parts(self, journal: str, append: Append) -> None:
+        """What an append names was acknowledged before it, and is stored as long as it is named."""
+        stored = finished(self._world.store.inner.list_parts(journal))
+        if missing := set(append.parts).difference(stored):
+            self._world.violated(f"commit {append.commit} of {journal} names {min(missing)}, which is not stored (G2)")
+
+    def _entries(self, journal: str, first: int, last: int) -> Iterator[Entry]:
+        """An interval's entries; those of which a part is missing end them."""
+        inner = self._world.store.inner
+        for number, blob in enumerate(finished(inner.read_entries(journal, first, last)), first):
+            try:
+                yield decode_interval(whole_entry(inner, journal, number, blob), journal)
+            except CorruptValueError as error:
+                self._world.violated(f"{error} (G2)")
+                return
 
     def misused(self, who: str, error: Exception) -> None:
         """The store was asked for what would lose something."""

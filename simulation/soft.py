@@ -12,6 +12,7 @@ from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import split_ids
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.core import Phase
+from millwheel.worker.interval.divided import names_base
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.far import is_far
 from millwheel.worker.interval.outbox import Outbox
@@ -101,7 +102,7 @@ def _opened(store: MemoryStore, core: Core) -> Opened:
     config = core.state.config
     head: JournalHead = finished(store.read_head(config.journal))
     parts, entries = _read(store, config.journal, head, False)
-    needed = core.state.config.parents if isinstance(core, IntervalCore) and not head.parts else ()
+    needed = core.state.config.parents if isinstance(core, IntervalCore) and not names_base(head.parts) else ()
     return Opened(head, parts, entries, [_opened_parent(store, parent) for parent in needed])
 
 

@@ -17,11 +17,12 @@ from millwheel.store.contract import (
     StoreUnavailableError,
 )
 from millwheel.store.memory import MemoryStore
+from millwheel.worker.interval.divided import joined
 from simulation.network import Network
 from simulation.process import PROCESS
 from simulation.remote import Remote
 
-__all__ = ["SimulatedStore", "StoreWatch", "finished"]
+__all__ = ["SimulatedStore", "StoreWatch", "finished", "whole_entry"]
 
 
 class StoreWatch:
@@ -158,6 +159,11 @@ class SimulatedStore:
 
     async def close(self) -> None:
         """Nothing to release."""
+
+
+def whole_entry(store: MemoryStore, journal: str, commit: int, entry: bytes) -> bytes:
+    """The bytes of an interval's entry; of a divided one they are in parts. CorruptValueError if one is not stored."""
+    return joined(entry, commit, store._journals[journal].parts, f"entry {commit} of journal {journal}")
 
 
 def finished(work: Coroutine[Any, Any, Any]) -> Any:

@@ -50,6 +50,11 @@ def _far(plan: Plan, chance: Random) -> None:
     plan.tuning["core"].update(few, timer_lead=chance.choice((0, 1_000_000)), flush_interval=10_000)
 
 
+def _divided(plan: Plan, chance: Random) -> None:
+    """Most entries of intervals are larger than one append takes."""
+    plan.tuning["core"]["entry_bytes"] = chance.choice((60, 200, 600))
+
+
 def _bases(plan: Plan, chance: Random) -> None:
     """The authority's journals are short: its shards start from bases, of several parts."""
     few = chance.choice((1_000, 5_000))
@@ -302,5 +307,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("throttled", _throttled, 0.4),
     ("stops", _stops, 0.4),
     ("brief", _brief, 0.4),
+    ("divided", _divided, 0.3),
 )
 """Name, change, and in what share of all seeds."""

@@ -227,7 +227,7 @@ class StatesFlushed:
 
 @dataclass(slots=True)
 class PartsWritten:
-    """The base parts of checkpoint ``number`` are acknowledged."""
+    """The parts of WriteParts (or CopyParts) ``number`` are acknowledged."""
 
     number: int
 
@@ -370,7 +370,7 @@ class FlushStates:
 
 @dataclass(slots=True)
 class WriteParts:
-    """Store base parts; answer PartsWritten when all are acknowledged."""
+    """Store parts of a base or of an entry; answer PartsWritten when all are acknowledged."""
 
     journal: str
     number: int
@@ -421,7 +421,7 @@ class DeleteEntries:
 
 @dataclass(slots=True)
 class DeleteParts:
-    """Forget base parts. No answer is needed."""
+    """Forget parts of a base or of entries. No answer is needed."""
 
     journal: str
     parts: list[PartId]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from millwheel.core.limits import MAX_PRODUCED_BYTES, MAX_TAG_BYTES, MAX_VALUE_BYTES
+from millwheel.core.limits import MAX_PRODUCTIONS, MAX_TAG_BYTES, MAX_VALUE_BYTES
 from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.sdk.errors import (
     ProductionTimestampError,
@@ -32,6 +32,16 @@ _PRODUCTION_BYTES: Final = 64
 
 _TIMER_BYTES: Final = 96
 """Counted for each timer that is set, beside its key and tag."""
+
+
+_SMALLER_VALUES: Final = """produce it in pieces, for example
+    for start in range(0, len(data), 1_000_000):
+        ctx.produce({stream!r}, Piece(start, data[start : start + 1_000_000]))"""
+
+_SLICES: Final = """make it in slices, in a chain of timers, for example
+    for row in ctx.state[:100_000]: ctx.produce("rows", row)
+    del ctx.state[:100_000]
+    if ctx.state: ctx.set_timer(timer.timestamp, "next slice")"""
 
 
 class TimerSetting(NamedTuple):
@@ -77,6 +87,7 @@ class Scope:
         "decode_state",
         "floor_of",
         "handles_timers",
+        "most",
         "new_state",
         "now",
         "outputs",
@@ -101,8 +112,10 @@ class Scope:
         # What a key had been shown before a merge, where that is above the watermark; None: no key of this interval.
         self.floor_of: Callable[[bytes], int] | None = None
         self.now = 0
-        # Bytes produced since the batch began: what bounds a journal entry.
+        # Bytes produced since the batch began: beyond a bound no more hooks are run before its commit.
         self.produced_bytes = 0
+        # Records that the hooks of one key may produce in one commit, and timers that they may set.
+        self.most = MAX_PRODUCTIONS
 
 
 class StateCell:
@@ -200,8 +213,9 @@ class Context(Generic[State]):
         (behind the record's timestamp or the timer's hold, and the hold of the key's state) would be behind a
         watermark that consumers may have seen, and is a ProductionTimestampError; UndeclaredStreamError for a
         stream that the topology does not list among this computation's outputs; TooLargeError beyond 1 MiB
-        a record, or 4 MiB in all that one hook produces. A value that would not decode as the stream's type, to an
-        equal value, is a ValueEncodeError.
+        a record. How much one hook call produces in all is bounded by memory alone: beyond 15 million records it is a
+        TooLargeError. All of it takes effect together. A value that would not decode as the stream's type, to an equal
+        value, is a ValueEncodeError.
         """
         binding = self._scope.outputs.get(stream)
         if binding is None:
@@ -213,7 +227,8 @@ class Context(Generic[State]):
         if encoded.__class__ is not bytes:
             encoded = bytes(memoryview(encoded))  # a codec of the user's own made it
         if len(encoded) > MAX_VALUE_BYTES:
-            raise TooLargeError(f"a record produced to {stream!r}", len(encoded), MAX_VALUE_BYTES)
+            what = f"a record produced to {stream!r}"
+            raise TooLargeError(what, len(encoded), MAX_VALUE_BYTES, _SMALLER_VALUES.format(stream=stream))
         self._add(Production(stream, encoded, at, binding.route(value), self._origin))
 
     def _add(self, production: Production) -> None:
@@ -222,6 +237,8 @@ class Context(Generic[State]):
         self._made(len(production.value) + names + to + _PRODUCTION_BYTES)
         if self._productions is None:
             self._productions = []
+        elif len(self._productions) >= self._scope.most:
+            raise self._too_many("produce", "records")
         self._productions.append(production)
 
     def set_timer(self, at: Timestamp, tag: str = "", *, wall: bool = False, hold: Timestamp | None = None) -> None:
@@ -244,6 +261,8 @@ class Context(Generic[State]):
         self._made(_TIMER_BYTES + len(self._key) + len(tag))
         if self._timers is None:
             self._timers = {}
+        elif len(self._timers) >= self._scope.most:
+            raise self._too_many("set", "timers")
         self._timers[wall, tag] = TimerSetting(at, hold, self._cause)
 
     def cancel_timer(self, tag: str = "", *, wall: bool = False) -> None:
@@ -253,12 +272,13 @@ class Context(Generic[State]):
         self._timers[wall, tag] = None
 
     def _made(self, size: int) -> None:
-        """Count what goes into the commit beside states."""
+        """Count what goes into the commit beside states: once it is much, no more hooks run before the commit."""
         self._produced += size
         self._scope.produced_bytes += size
-        if self._produced > MAX_PRODUCED_BYTES:
-            what = f"what the hooks of key {self.key!r} produce, with their timers, in one commit"
-            raise TooLargeError(what, self._produced, MAX_PRODUCED_BYTES)
+
+    def _too_many(self, verb: str, unit: str) -> TooLargeError:
+        what = f"what the hooks of key {self.key!r} {verb} in one commit"
+        return TooLargeError(what, self._scope.most + 1, self._scope.most, _SLICES, unit=unit)
 
     def set_hold(self, timestamp: Timestamp) -> None:
         """Hold the output watermark at ``timestamp`` on account of this key's state, until cleared (section 5.2).

@@ -102,10 +102,13 @@ class StateDamagedError(MillwheelError):
 
 
 class TooLargeError(MillwheelError):
-    """A key, tag, value or state beyond its limit."""
+    """A key, tag, value or state beyond its limit, or more productions in one commit than can be numbered."""
 
-    def __init__(self, what: str, size: int, limit: int) -> None:
-        super().__init__(f"{what} has {size:,} bytes, more than the limit of {limit:,}: make it smaller or split it")
+    def __init__(
+        self, what: str, size: int, limit: int, advice: str = "make it smaller or split it", *, unit: str = "bytes"
+    ) -> None:
+        """``advice`` says what to do; it may show the lines of code that do it."""
+        super().__init__(f"{what} has {size:,} {unit}, more than the limit of {limit:,}: {advice}")
 
 
 class ValueDecodeError(MillwheelError):

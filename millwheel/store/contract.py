@@ -83,7 +83,7 @@ class SequencerRefusedError(StoreError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartId:
-    """One part of a journal's base: what it holds (``name``), and who wrote it at which commit.
+    """One part of a journal's base, or of a large entry: what it holds (``name``), who wrote it, and at which commit.
 
     The writer's sequencer is part of the id, so a deposed owner can never overwrite a part that the
     committed list of its successor names.
@@ -98,7 +98,8 @@ class PartId:
 class JournalHead:
     """The static values of a journal.
 
-    Entries ``floor + 1 .. commit`` together with ``parts`` are all that a takeover reads.
+    Entries ``floor + 1 .. commit`` together with ``parts`` are all that a takeover reads. ``parts`` are those of the
+    base, and of the entries that are too large for one append.
     """
 
     sequencer: int
@@ -182,7 +183,7 @@ class StateStore(Protocol):
         """Forget entries with a commit number below ``below``, which is at most the committed floor + 1."""
 
     async def write_part(self, journal: str, part: PartId, blob: bytes) -> None:
-        """Store a base part, durably before it returns. Nobody reads it until an append names it."""
+        """Store a part, durably before it returns. A takeover reads it only if an append has named it."""
 
     async def read_parts(self, journal: str, parts: Sequence[PartId]) -> list[bytes]:
         """The parts' blobs, in the order asked for; CorruptValueError if one is missing or damaged."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from simulation.mutations import (
     authority,
     commits,
+    divided,
     fence,
     ids,
     injecting,
@@ -28,6 +29,7 @@ __all__ = [
     "Mutation",
     "authority",
     "commits",
+    "divided",
     "fence",
     "ids",
     "injecting",

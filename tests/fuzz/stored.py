@@ -23,6 +23,7 @@ from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.store.database import EmbeddedDatabase
 from millwheel.store.envelope import unwrap
 from millwheel.store.rocks import Batch
+from millwheel.worker.interval.divided import joined
 from millwheel.worker.interval.entry import BaseMeta, TimerRow, decode_entry, decode_part
 from millwheel.worker.log.entry import LogEntry, LogMeta, SegmentBlob, decode
 from tests.fuzz.odd import damaged
@@ -200,6 +201,8 @@ class Contents(StoredValues):
 
 _DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     lambda blob: decode_entry(blob, "here"),
+    lambda blob: joined(blob, 1, {}, "here"),
+    lambda blob: joined(b"\x94\x02" + blob, 1, {PartId("entry/0", 1, 1): blob}, "here"),
     lambda blob: decode_part(blob, BaseMeta, "here"),
     lambda blob: decode_part(blob, list[TimerRow], "here"),
     lambda blob: decode_authority_entry(blob, "here"),

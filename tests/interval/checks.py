@@ -9,6 +9,7 @@ from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.sdk.context import TimerSetting
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval.divided import names_base
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.state import IntervalState, effective_hold
@@ -96,7 +97,7 @@ def all_timers(world: World, state: IntervalState, wall: bool) -> list[tuple[byt
 def _opened(world: World, journal: str) -> Opened:
     """What a takeover would read."""
     head: JournalHead = now_of(world.store.read_head(journal))
-    parents = [] if head.parts else world.parents.get(journal, [])
+    parents = [] if names_base(head.parts) else world.parents.get(journal, [])
     sealed = [now_of(world.store.read_head(parent.journal)) for parent in parents]
     read = [
         OpenedParent(parent, one, *_read(world, parent.journal, one))

@@ -15,6 +15,7 @@ from millwheel.sdk.context import OutputBinding
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalConfig, IntervalCore, Settings
+from millwheel.worker.interval.divided import is_entry_part
 from millwheel.worker.messages import (
     Accepted,
     Appended,
@@ -23,10 +24,12 @@ from millwheel.worker.messages import (
     Delivery,
     Opened,
     OpenedParent,
+    PartsWritten,
     Report,
     Send,
     SenderWatermarks,
     SequenceChecked,
+    WriteParts,
 )
 
 __all__ = ["INJECTOR", "Solo"]
@@ -74,16 +77,17 @@ class Solo:
         self.state = self.core.state
         self.now = 1_000_000
         self.entries = list(entries or [])
+        self.parts = dict(parts or {})
+        """The base that it began with, and the parts of divided entries."""
         self.out: list[Any] = []
         self.position = 0
         self.output = int(MIN_TIMESTAMP)
         self.core.start()
         for event in early:
             self.handle(event)
-        parts = parts or {}
         start = max((one.head.commit for one in parents), default=0)
-        head = JournalHead(7, start + len(self.entries), start, tuple(parts))
-        self.handle(Opened(head, parts, self.entries, parents))
+        head = JournalHead(7, start + len(self.entries), start, tuple(self.parts))
+        self.handle(Opened(head, dict(self.parts), self.entries, parents))
         self.handle(Accepted(MIN_TIMESTAMP))
 
     def handle(self, event: Any) -> None:
@@ -120,7 +124,9 @@ class Solo:
         self.handle(SenderWatermarks({INJECTOR: to}))
 
     def commit(self) -> None:
-        """The append in flight is acknowledged."""
+        """The append in flight is acknowledged, and before it the parts of its entry."""
+        for write in [write for write in self.take(WriteParts) if self._keep(write)]:
+            self.handle(PartsWritten(write.number))
         (append,) = self.take(AppendEntry)
         self.entries.append(append.append.entry)
         self.handle(Appended(append.append.commit))
@@ -128,11 +134,19 @@ class Solo:
     def commit_all(self) -> int:
         """Commit until nothing is in flight; returns how often."""
         count = 0
-        while any(isinstance(one, AppendEntry) for one in self.out):
+        while any(isinstance(one, AppendEntry) or _of_entry(one) for one in self.out):
             self.commit()
             count += 1
             assert count < 1_000, "it commits for ever"
         return count
+
+    def _keep(self, write: WriteParts) -> bool:
+        """Keep the parts of an entry; other parts wait on."""
+        if not _of_entry(write):
+            self.out.append(write)
+            return False
+        self.parts.update(write.parts)
+        return True
 
     def sent(self) -> list[tuple[str, int]]:
         """(value, timestamp) of what was sent since the last call."""
@@ -141,3 +155,7 @@ class Solo:
             for send in self.take(Send)
             for value, stamp in zip(send.delivery.values, send.delivery.timestamps, strict=True)
         ]
+
+
+def _of_entry(instruction: Any) -> bool:
+    return isinstance(instruction, WriteParts) and all(map(is_entry_part, instruction.parts))

@@ -14,13 +14,14 @@ from millwheel.testing import TopologyHarness
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import Settings
 from millwheel.worker.interval.intake import Intake
+from millwheel.worker.interval.parts import PART_BYTES
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.judging import column_problem
 from millwheel.worker.messages import (
     Acknowledged,
-    AppendEntry,
     Delivery,
     FlushStates,
+    HookFailed,
     ReadStates,
     Send,
     StatesFlushed,
@@ -81,21 +82,14 @@ def test_g13_what_is_refused_of_a_batch_is_not_held_with_what_is_taken_4_1() -> 
     assert values == [b"taken", b"refused"], "the list may be the sender's, too"
 
 
-def entries_of(solo: Solo) -> list[int]:
-    sizes = []
-    while waiting := [one for one in solo.out if isinstance(one, AppendEntry)]:
-        sizes += [len(one.append.entry) for one in waiting]
-        solo.commit()
-    return sizes
-
-
 @pytest.mark.parametrize("work", ["1000000", "0 30", "500000 5"])
 def test_g13_no_entry_is_larger_than_the_store_takes(work: str) -> None:
     """A batch was only looked at between deliveries: 40 keys of 1 MB each made an entry of 40 MB."""
     solo = Solo(Grows())
     solo.deliver(*[(f"k{number}", work, 1) for number in range(40)])
-    sizes = entries_of(solo)
-    assert max(sizes) < MAX_ENTRY_BYTES * 1.1
+    assert solo.commit_all() > 0
+    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
+    assert max(map(len, solo.parts.values()), default=0) <= PART_BYTES
     assert solo.state.counts.records == 40
     assert solo.state.intake.records == 0
 
@@ -168,19 +162,22 @@ class Keeps(mw.Computation[tuple[str, str], str]):
         ctx.state = "x" * 4_000_000
 
 
-def test_a_dead_letter_that_is_put_off_is_counted_when_it_is_committed() -> None:
+def test_a_dead_letter_in_a_divided_commit_is_counted_once() -> None:
     solo = Solo(Keeps(), on_failure=mw.dead_letter(after=1))
     solo.deliver(("j", "", 1), ("k", "", 1), ("l", "no" * 250_000, 1))
-    assert solo.commit_all() > 1
+    solo.commit_all()
+    assert solo.parts
     assert solo.state.counts.dead_letters == len(solo.sent()) == 1
 
 
-def test_a_hook_that_produces_more_than_a_commit_takes_fails_by_name() -> None:
+def test_a_state_beyond_its_limit_fails_its_hook_and_says_how_to_mend_it() -> None:
     solo = Solo(Grows(), on_failure=mw.dead_letter(after=1))
-    solo.deliver(("k", "1 100", 1), ("j", "1 1", 1))
-    entries_of(solo)
+    solo.deliver(("k", "5000000", 1), ("j", "1 1", 1))
+    solo.commit_all()
     assert solo.state.counts.dead_letters == 1
-    assert any("the hooks of key 'k' produce" in getattr(one, "message", "") for one in solo.out)
+    (message, *_) = [one.message for one in solo.out if isinstance(one, HookFailed)]
+    assert "the state of key 'k' has 5,000,00" in message
+    assert "topology.add(" in message
 
 
 def test_g13_timers_that_end_together_are_spread_over_commits_4_6() -> None:

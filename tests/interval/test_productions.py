@@ -12,6 +12,7 @@ from millwheel.core.time import MAX_TIMESTAMP, Timestamp
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import OpaqueIds, PositionIds
 from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.state import INDEX_BITS
 from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,
@@ -352,4 +353,4 @@ def test_g1_positions_are_stated_with_what_is_not_acked() -> None:
     (send,) = solo.take(Send)
     ids = send.delivery.ids
     assert isinstance(ids, PositionIds)
-    assert (ids.mark, list(ids.positions), list(ids.unacked)) == (1 << 20, [1 << 20], [])
+    assert (ids.mark, list(ids.positions), list(ids.unacked)) == (1 << INDEX_BITS, [1 << INDEX_BITS], [])

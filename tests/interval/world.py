@@ -78,6 +78,7 @@ SMALL = Settings(
     cache_bytes=1_000,
     flush_interval=7,
     checkpoint_entries=4,
+    entry_bytes=300,
     timer_part=2,
     timers_kept=2,
     timer_lead=3,
@@ -434,13 +435,19 @@ class World:
         self.tasks.append(Task(owner, StatesFlushed(one.number)))
 
     def _write_parts(self, owner: Owner, one: WriteParts) -> None:
-        try:
-            for part, blob in one.parts.items():
-                now_of(self.store.write_part(one.journal, part, blob))
-        except JournalMissingError as error:
-            self._gone(owner, error)
-        else:
-            self.tasks.append(Task(owner, PartsWritten(one.number)))
+        """One part, and then the others: a crash, or a successor, may come between any two."""
+        if one.parts:
+            part, *others = one.parts
+            try:
+                now_of(self.store.write_part(one.journal, part, one.parts[part]))
+            except JournalMissingError as error:
+                self._gone(owner, error)
+                return
+            rest = {other: one.parts[other] for other in others}
+            if rest:
+                self.tasks.append(Task(owner, replace(one, parts=rest)))
+                return
+        self.tasks.append(Task(owner, PartsWritten(one.number)))
 
     def _gone(self, owner: Owner, error: StoreError) -> None:
         """A journal was taken or dropped: only those who do not own it any more may meet that."""

@@ -18,6 +18,7 @@ from millwheel.rpc.v1 import handover_pb2_grpc
 from millwheel.sdk.errors import PackageError
 from millwheel.store.contract import Append, PartId
 from millwheel.store.memory import MemoryStore
+from millwheel.worker.interval.divided import divide, joined
 from millwheel.worker.messages import Deposed, FenceJournal, Opened, Parent, PrepareRelease, ReleasePrepared
 from millwheel.worker.shell import handover
 from millwheel.worker.shell.handover import HandoverService
@@ -158,3 +159,17 @@ async def test_g11_openers_of_children_in_any_order_seal_and_create_once_7_1() -
     later = await opened("c.1.j2", 10)
     assert not later.parents, "its own base is complete"
     assert later.entries == [b"own entry"]
+
+
+async def test_g11_a_child_whose_head_names_no_base_reads_its_parents_7_1() -> None:
+    """The head of such a child names parts, and these are of its entry."""
+    store, _ = await with_base()
+    parent = Parent(JOURNAL, ALL_KEYS)
+    await Opener(store, FenceJournal("c.1.j2", 7, (parent,)), certain, {}).open()
+    small, parts = divide(b"a large entry", 7, 2, 5)
+    for part, blob in parts.items():
+        await store.write_part("c.1.j2", part, blob)
+    await store.append("c.1.j2", Append(7, 2, 1, tuple(parts), small))
+    opened = await Opener(store, FenceJournal("c.1.j2", 8, (parent,)), certain, {}).open()
+    assert [one.parent for one in opened.parents] == [parent]
+    assert joined(opened.entries[0], 2, opened.parts, "here") == b"a large entry"

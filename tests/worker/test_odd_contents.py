@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from millwheel.store.contract import CorruptValueError
+from millwheel.worker.interval.divided import joined
 from millwheel.worker.interval.entry import TimerRow, decode_entry, decode_part
 from millwheel.worker.log.entry import LogEntry, decode
 
 READERS: list[Callable[[bytes], Any]] = [
     lambda blob: decode_entry(blob, "journal j, entry 1"),
+    lambda blob: joined(b"\x94\x02" + blob, 1, {}, "journal j, entry 1"),
     lambda blob: decode_part(blob, list[TimerRow], "journal j, entry 1"),
     lambda blob: decode(blob, LogEntry, "journal j, entry 1"),
 ]

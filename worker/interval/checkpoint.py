@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Final
 
 from millwheel.store.contract import PartId, StateRow
-from millwheel.worker.interval.entry import FORMAT, BaseMeta, TimerRow, encode_part
+from millwheel.worker.interval.entry import FORMAT, BaseMeta, ProductionRow, TimerRow, encode_part
 from millwheel.worker.interval.parts import numbered
 from millwheel.worker.interval.spilling import Spilling
 from millwheel.worker.interval.state import IntervalState
@@ -60,6 +60,8 @@ DEDUP_PART: Final = "dedup"
 
 _OUTBOX_ROWS: Final = 5_000
 """Productions in one part, at most."""
+_ROW_BYTES: Final = 64
+"""Counted for each production beside its value, keys and names: numbers, an id, framing."""
 _SMALL_ROWS: Final = 50_000
 """Holds or voids in one part, at most."""
 
@@ -217,8 +219,10 @@ class Checkpointer:
         blobs |= numbered(HOLDS_PART, list(state.holds.items()), _SMALL_ROWS)
         blobs |= numbered(TIMERS_PART, timers, state.settings.timer_part)
         blobs |= numbered(VOIDS_PART, state.far.void_rows(), _SMALL_ROWS)
-        blobs |= numbered(OUTBOX_PART, state.outbox.snapshot(), _OUTBOX_ROWS)
-        blobs |= numbered(INHERITED_PART, state.outbox.inherited_snapshot(), _OUTBOX_ROWS)
+        blobs |= numbered(OUTBOX_PART, state.outbox.snapshot(), _OUTBOX_ROWS, _row_bytes)
+        blobs |= numbered(
+            INHERITED_PART, state.outbox.inherited_snapshot(), _OUTBOX_ROWS, lambda row: _row_bytes(row[1])
+        )
         snapshot = state.dedup.snapshot()
         for number, blob in enumerate(snapshot.blobs):
             blobs[f"{DEDUP_PART}/{number}"] = blob
@@ -258,6 +262,8 @@ class Checkpointer:
         gone = sorted({*state.parts, *self._collected}.difference(self._named[1]))
         self._collected = []
         state.floor, state.parts = self._named
+        for commit in [commit for commit in state.entry_parts if commit <= state.floor]:
+            gone += state.entry_parts.pop(commit)
         self._named = None
         self.spilling.named()
         if self.needs is not Needs.NOTHING:
@@ -362,3 +368,9 @@ class Checkpointer:
             return []
         requests, self._requests = self._requests, []
         return [ReleasePrepared(request, above, state.committed) for request in requests]
+
+
+def _row_bytes(row: ProductionRow) -> int:
+    """About what a production takes in a base: its value, the producing key, and its consumer's name and key."""
+    ((consumer, key),) = row[5]
+    return len(row[3]) + len(row[1]) + len(row[2]) + len(consumer) + len(key) + _ROW_BYTES

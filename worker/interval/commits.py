@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from millwheel.core.limits import MAX_ENTRY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import Append
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
+from millwheel.worker.interval.appending import EntryWriter
 from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.entry import ProductionRow, encode
 from millwheel.worker.interval.intake import Receipt
@@ -32,7 +32,7 @@ from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.interval.runner import Batch, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
 from millwheel.worker.interval.state import INDEX_BITS, Counts, IntervalState
-from millwheel.worker.messages import Acknowledge, AppendEntry, Delivery, Instruction, Send
+from millwheel.worker.messages import Acknowledge, Delivery, Instruction, Send
 
 __all__ = ["Commits"]
 
@@ -58,17 +58,17 @@ class Commits:
         self._sealer = sealer
         self._checkpoints = checkpoints
         self._receiving = receiving
+        self._writer = EntryWriter(state, checkpoints)
         self._weak = not state.program.options.strong
         self._in_flight: Sealed | None = None
-        """Whose append is in flight."""
+        """Whose append is in flight, or the parts of its entry, which come before the append."""
         self._entry_bytes = 0
         self._line: deque[tuple[Sealed, int]] = deque()
         """Weak commits that wait for the ACKs of their productions, and until when: one, and an open one behind it.
         Together they have no more records than one batch may have."""
         self._line_records = 0
         self.crowded = False
-        """Whether the open commit had no room for the batch at hand, which waits for the line to move, as do the keys
-        that were put off for want of room."""
+        """Whether the open commit had no room for the batch at hand, which waits for the line to move."""
         self._senders: dict[int, Sealed] = {}
         """The commit in line that waits for the ACK of a shipment, by the shipment's token."""
         self._acked: deque[tuple[list[tuple[str, int, str]], int]] = deque()
@@ -196,11 +196,11 @@ class Commits:
         self._in_flight = sealed
         blob = encode(entry)
         self._entry_bytes = len(blob)
-        floor, parts = self._checkpoints.floor_and_parts()
-        config = state.config
-        sync = state.program.options.exactly_once or state.program.options.strong
-        append = Append(config.sequencer, sealed.commit, floor, parts, blob, sync)
-        out.append(AppendEntry(config.journal, append))
+        out.extend(self._writer.write(sealed.commit, blob))
+
+    def parts_written(self, number: int) -> list[Instruction]:
+        """Parts are acknowledged; if they are those of the entry in flight, its append follows."""
+        return self._writer.parts_written(number)
 
     def _take_acked(self) -> tuple[list[tuple[str, int, str]], list[int]]:
         """The ACKs that an entry has room for, with their holds; the others wait for the next."""

@@ -23,6 +23,7 @@ from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding
 from millwheel.worker.interval.checkpoint import Checkpointer, Needs
 from millwheel.worker.interval.commits import Commits
+from millwheel.worker.interval.divided import is_entry_part
 from millwheel.worker.interval.failures import Failures
 from millwheel.worker.interval.far import is_far
 from millwheel.worker.interval.firing import Firing
@@ -95,7 +96,7 @@ class IntervalCore:
         self._parking = Parking(runner, firing, Failures(state))
         self._receiving = Receiving(state)
         checkpoints = Checkpointer(state)
-        sealer = Sealer(state, lambda key, error: self._parking.failed(key, None, error), self._parking.defer)
+        sealer = Sealer(state, lambda key, error: self._parking.failed(key, None, error))
         self._commits = Commits(state, runner, sealer, checkpoints, self._receiving)
         self._checkpoints = checkpoints
         self._reported: tuple[int, int, int, bytes | None] | None = None
@@ -172,7 +173,8 @@ class IntervalCore:
 
     def _on_opened(self, event: Opened) -> list[Instruction]:
         recover(self.state, event)
-        self._checkpoints.recovered(self.state.elapsed, sum(map(len, event.entries)))
+        in_parts = sum(len(blob) for part, blob in event.parts.items() if is_entry_part(part))
+        self._checkpoints.recovered(self.state.elapsed, in_parts + sum(map(len, event.entries)))
         self._receiving.collect_early()
         self.phase = Phase.ACCEPTING
         config = self.state.config
@@ -248,7 +250,7 @@ class IntervalCore:
     def _on_parts_written(self, event: PartsWritten) -> list[Instruction]:
         self._checkpoints.parts_written(event.number)
         self._receiving.parts_written(event.number)
-        return []
+        return self._commits.parts_written(event.number)
 
     def _on_parts_missing(self, event: PartsMissing) -> list[Instruction]:
         if is_far(event.parts):
@@ -293,7 +295,7 @@ class IntervalCore:
             more = commits.try_commit(out) or self._checkpoints.releasing != held
             more = more or (crowded and not commits.crowded)
             if not more and (commits.crowded or not self._parking.again):
-                # What was put off for want of room would be again: the ACK or append that makes room comes.
+                # While the batch at hand has no room nothing more is run: the ACK or append that makes room comes.
                 break
         if state.far:
             # What the watermark has reached meanwhile, or memory has no more, may be in the store: perhaps no other

@@ -71,11 +71,6 @@ class Parking:
         else:
             self.again = True
 
-    def defer(self, key: bytes) -> None:
-        """The batch has no room for what the key's hooks left: they will run in the next one."""
-        self._put_back(key, *self._undo(key))
-        self.again = True
-
     def _undo(self, key: bytes) -> tuple[list[TimerItem], list[RecordItem]]:
         """Drop what this batch did for ``key``; returns the work that it had consumed."""
         batch = self.runner.batch

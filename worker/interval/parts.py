@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from millwheel.worker.interval.entry import encode_part
@@ -13,10 +13,33 @@ PART_BYTES: Final = 4 << 20
 """The most in one part. A single row is below it by the limits on keys, values and timers' tags."""
 
 
-def in_parts(rows: Sequence[Any], most: int) -> Iterator[tuple[Sequence[Any], bytes]]:
-    """The rows, in order, with their bytes: at most ``most`` rows and PART_BYTES at a time."""
-    for at in range(0, len(rows), most):
-        yield from _halved(rows[at : at + most])
+Size = Callable[[Any], int]
+"""About how many bytes a row has: at most a little more than it is encoded to."""
+
+
+def in_parts(rows: Sequence[Any], most: int, size: Size | None = None) -> Iterator[tuple[Sequence[Any], bytes]]:
+    """The rows, in order, with their bytes: at most ``most`` rows and PART_BYTES at a time.
+
+    Without ``size`` the rows are taken ``most`` at a time, and what is too large is encoded again in halves. Rows that
+    may be large have a ``size``: then about PART_BYTES are encoded at a time, and most rows are encoded once.
+    """
+    for some in _some(rows, most, size):
+        yield from _halved(some)
+
+
+def _some(rows: Sequence[Any], most: int, size: Size | None) -> Iterator[Sequence[Any]]:
+    if size is None:
+        yield from (rows[at : at + most] for at in range(0, len(rows), most))
+        return
+    first = total = 0
+    for at, row in enumerate(rows):
+        more = size(row)
+        if at > first and (total + more > PART_BYTES or at - first >= most):
+            yield rows[first:at]
+            first, total = at, 0
+        total += more
+    if first < len(rows):
+        yield rows[first:]
 
 
 def _halved(rows: Sequence[Any]) -> Iterator[tuple[Sequence[Any], bytes]]:
@@ -29,6 +52,6 @@ def _halved(rows: Sequence[Any]) -> Iterator[tuple[Sequence[Any], bytes]]:
     yield from _halved(rows[middle:])
 
 
-def numbered(kind: str, rows: Sequence[Any], most: int) -> dict[str, bytes]:
+def numbered(kind: str, rows: Sequence[Any], most: int, size: Size | None = None) -> dict[str, bytes]:
     """The rows as parts of that kind, by name."""
-    return {f"{kind}/{number}": blob for number, (_, blob) in enumerate(in_parts(rows, most))}
+    return {f"{kind}/{number}": blob for number, (_, blob) in enumerate(in_parts(rows, most, size))}

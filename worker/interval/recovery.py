@@ -25,6 +25,7 @@ from millwheel.worker.interval.checkpoint import (
     TIMERS_PART,
     VOIDS_PART,
 )
+from millwheel.worker.interval.divided import ENTRY_PART, base_parts, entry_parts, joined, names_base
 from millwheel.worker.interval.entry import (
     BaseMeta,
     Entry,
@@ -63,14 +64,15 @@ class _Whole:
 def recover(state: IntervalState, opened: Opened) -> None:
     """Rebuild ``state`` from base parts and the entries above the floor; CorruptValueError names what is damaged."""
     head, config = opened.head, state.config
-    if head.floor and not head.parts and not opened.parents:
+    if head.floor and not names_base(head.parts) and not opened.parents:
         raise CorruptValueError(
             f"journal {config.journal}", "it stems from other journals and names no base of its own: they are needed"
         )
     # Rows of keys that the entries do not name may exist once anything was ever forgotten.
     heads = [parent.head for parent in opened.parents] or [head]
     state.cells = CellCache(state.settings.cache_bytes, evicted=any(one.floor > 0 for one in heads))
-    state.floor, state.parts = head.floor, head.parts
+    state.floor, state.parts = head.floor, base_parts(head.parts)
+    state.entry_parts = entry_parts(head.parts)
     state.sealed = state.committed = head.commit
     productions: Productions = {}
     whole = _Whole(config.keys, Dedup(config.keys, config.journal))
@@ -156,7 +158,8 @@ class _Reader:
             raise CorruptValueError(where, f"{needed} and {len(entries)} were found")
         self._base(parts)
         for number, blob in enumerate(entries, head.floor + 1):
-            entry = decode_entry(blob, f"{where}, entry {number}")
+            which = f"{where}, entry {number}"
+            entry = decode_entry(joined(blob, number, parts, which), which)
             self._apply(number, entry if self._keys is None else _cut(entry, self._keys))
 
     def _base(self, parts: dict[PartId, bytes]) -> None:
@@ -166,7 +169,7 @@ class _Reader:
             kind, _, name = part.name.partition("/")
             if kind == DEDUP_PART:
                 ids.append(blob)
-            elif kind in (FAR_PART, VOIDS_PART):
+            elif kind in (FAR_PART, VOIDS_PART, ENTRY_PART):
                 continue
             elif kind == SEGMENT_PART:
                 what, _, segment = name.partition("/")

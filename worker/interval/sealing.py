@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
-from millwheel.core.limits import MAX_ENTRY_BYTES, MAX_STATE_BYTES
+from millwheel.core.limits import MAX_STATE_BYTES
 from millwheel.sdk.context import UNSET, Context, Production, TimerSetting
 from millwheel.sdk.errors import TooLargeError
 from millwheel.worker.dedup import IdDelta
@@ -19,6 +19,10 @@ from millwheel.worker.interval.runner import Batch
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState, effective_hold
 
 __all__ = ["Sealed", "Sealer"]
+
+_SMALLER_STATES: Final = """keep one key's data under several keys, for example under 16 for each user:
+    spread = mw.key(lambda value: f"{value.user}/{value.number % 16}")
+    topology.add(Totals, inputs={"events": spread}, ...)"""
 
 
 class Sealed:
@@ -56,24 +60,19 @@ class Sealed:
 class Sealer:
     """Seals batches, in the order of their commit numbers."""
 
-    def __init__(
-        self, state: IntervalState, failed: Callable[[bytes, Exception], None], deferred: Callable[[bytes], None]
-    ) -> None:
+    def __init__(self, state: IntervalState, failed: Callable[[bytes, Exception], None]) -> None:
         self.state = state
         self._failed = failed
-        self._deferred = deferred
 
     def encode_states(self, batch: Batch) -> list[tuple[bytes, bytes]]:
         """The changed states of the batch, encoded; empty for a state that equals its type's default: it is none.
 
-        A key whose work cannot be stored fails, and drops out; so do, to run in the next batch, the keys
-        beyond what an entry takes.
+        A key whose state cannot be stored fails, and drops out.
         """
         codec = self.state.program.state
         encode, check, default = codec.encode, codec.check, codec.default
         changed: list[tuple[bytes, bytes]] = []
         broken: list[tuple[bytes, Exception]] = []
-        total = batch.size + self.state.scope.produced_bytes
         for key, context in batch.contexts.items():
             cell = context._cell
             value = cell.value
@@ -94,28 +93,14 @@ class Sealer:
                 continue
             if not encoded and not cell.encoded:
                 continue
-            size = len(encoded)
-            total += size
-            if size > MAX_STATE_BYTES:
-                broken.append((key, TooLargeError(f"the state of key {context.key!r}", size, MAX_STATE_BYTES)))
+            if len(encoded) > MAX_STATE_BYTES:
+                what = f"the state of key {context.key!r}"
+                broken.append((key, TooLargeError(what, len(encoded), MAX_STATE_BYTES, _SMALLER_STATES)))
             else:
                 changed.append((key, encoded))
         for key, reason in broken:
             self._failed(key, reason)
-        return changed if total <= MAX_ENTRY_BYTES else self._fitting(batch, changed)
-
-    def _fitting(self, batch: Batch, changed: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Put off the keys beyond what an entry takes. What one key leaves always fits, by the other limits."""
-        states = dict(changed)
-        total = 0
-        for key, context in list(batch.contexts.items()):
-            size = context._produced + len(states.get(key, b""))
-            if total + size > MAX_ENTRY_BYTES:
-                self._deferred(key)
-                states.pop(key, None)
-            else:
-                total += size
-        return list(states.items())
+        return changed
 
     def seal(self, batch: Batch, changed: list[tuple[bytes, bytes]], duplicates: int) -> Sealed:
         """Apply the batch to the soft state, as commit ``state.sealed + 1``, and build its entry."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from millwheel.core.keys import KeyInterval
+from millwheel.core.limits import MAX_ENTRY_BYTES
 from millwheel.core.time import CLOCKS_DIFFER, MIN_TIMESTAMP
 from millwheel.core.watermarks import InputWatermark, MinTracker
 from millwheel.sdk.compiled import CompiledComputation
@@ -24,9 +25,9 @@ from millwheel.worker.messages import Parent
 
 __all__ = ["INDEX_BITS", "Counts", "IntervalConfig", "IntervalState", "Settings", "effective_hold"]
 
-INDEX_BITS: Final = 20
-"""A production's position is commit << INDEX_BITS | index: up to a million productions a commit, which the bound
-on an entry's bytes keeps far away, and 2^43 commits, 278 years at a thousand a second."""
+INDEX_BITS: Final = 24
+"""A production's position is commit << INDEX_BITS | index. A commit has room for 2^24 productions: MAX_PRODUCTIONS of
+one key, and what batch_bytes lets other keys make. There are 2^39 commits: 17 years at a thousand a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Settings:
     """Records in one commit, at most: some tens of milliseconds of hooks."""
     batch_bytes: int = 2 << 20
     """States and productions in one commit, about: far below what any store takes in one write."""
+    entry_bytes: int = MAX_ENTRY_BYTES
+    """One append to the journal, at most. A larger entry is written in parts before its append."""
     queue_records: int = 200_000
     queue_bytes: int = 64 << 20
     """Received and uncommitted, at most; beyond it, records ahead of the watermark are refused (G13)."""
@@ -155,6 +158,9 @@ class IntervalState:
         self.committed = 0
         self.floor = 0
         self.parts: tuple[PartId, ...] = ()
+        """Of the base that the head names; none before the first base."""
+        self.entry_parts: dict[int, tuple[PartId, ...]] = {}
+        """Of divided entries, by commit: those above the floor, and the one whose append is in flight."""
         self.segments: dict[str, tuple[PartId, ...]] = {}
         """Stored id segments of the dedup, by name."""
         self.foreign: dict[str, str] = {}

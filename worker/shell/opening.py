@@ -22,6 +22,7 @@ from millwheel.store.contract import (
     StateStore,
     StoreUnavailableError,
 )
+from millwheel.worker.interval.divided import names_base
 from millwheel.worker.interval.far import is_far
 from millwheel.worker.judging import SEGMENT_PART
 from millwheel.worker.messages import FenceJournal, Opened, OpenedParent, Parent
@@ -61,7 +62,7 @@ class Opener:
         the catalog, as this process knows it, says is there.
         """
         head = await self._take()
-        needed = self._fence.parents if not head.parts else ()
+        needed = () if names_base(head.parts) else self._fence.parents
         parents = [await self._read_parent(parent) for parent in needed]
         parts, entries = await self._read(self._fence.journal, head)
         return Opened(head, parts, entries, parents)

@@ -1,0 +1,103 @@
+"""Entries that are larger than one append takes: parts first, and no part gone too early (section 6.1.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.store import journal_rules
+from millwheel.store.contract import PartId
+from millwheel.worker.interval.appending import EntryWriter
+from millwheel.worker.interval.checkpoint import Checkpointer
+from millwheel.worker.interval.divided import is_entry_part
+from millwheel.worker.messages import DeleteParts, WriteParts
+from millwheel.worker.shell import opening
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+
+@mutation("G2", "a divided entry is appended when its parts are acknowledged")
+def appended_before_its_parts() -> None:
+    """The append sets out with the parts, and may arrive before them."""
+
+    def make(write: Any) -> Any:
+        def early(self: EntryWriter, commit: int, entry: bytes) -> list[Any]:
+            (first,) = write(self, commit, entry)
+            return [first, *self.parts_written(first.number)] if isinstance(first, WriteParts) else [first]
+
+        return early
+
+    replace(EntryWriter, "write", make)
+
+
+@mutation("G12", "the head names the parts of all divided entries above the floor")
+def earlier_parts_unnamed() -> None:
+    """An append names the parts of its own entry alone; the next owner deletes those of the entries before."""
+
+    def make(append: Any) -> Any:
+        def short(self: EntryWriter, commit: int, entry: bytes) -> Any:
+            named = self._state.entry_parts
+            for number in [number for number in named if number != commit]:
+                del named[number]
+            return append(self, commit, entry)
+
+        return short
+
+    replace(EntryWriter, "_append", make)
+
+
+@mutation("G12", "the parts of a divided entry are kept until the floor has passed it")
+def parts_collected_early() -> None:
+    """The parts of an entry are deleted, and named no more, when the entry after it is appended."""
+
+    def make(floor_committed: Any) -> Any:
+        def early(self: Checkpointer) -> list[Any]:
+            state, out = self.state, floor_committed(self)
+            older: list[PartId] = []
+            for commit in [commit for commit in state.entry_parts if commit < state.committed - 1]:
+                older += state.entry_parts.pop(commit)
+            return [*out, DeleteParts(state.config.journal, older)] if older else list(out)
+
+        return early
+
+    replace(Checkpointer, "floor_committed", make)
+    # The head names them until the next append: the store would refuse the deletion.
+    replace(journal_rules, "check_unnamed", lambda _: lambda journal, head, parts: None)
+
+
+@mutation(
+    "G11",
+    "a child whose head names parts of entries, and no base, reads its parents' journals",
+    seeds=15,
+    test="tests/worker/test_handover.py::test_g11_a_child_whose_head_names_no_base_reads_its_parents_7_1",
+    why="a child must be taken over between its first entry, which is divided, and its first base",
+)
+def children_without_parents() -> None:
+    """Any part that the head of a child names counts as its base."""
+    replace(opening, "names_base", lambda _: lambda parts: bool(parts))
+
+
+@mutation(
+    "G13",
+    "the parts of an entry go when the floor has passed it",
+    seeds=0,
+    test="tests/interval/test_large_commits.py::test_the_parts_of_an_entry_go_when_the_floor_has_passed_it",
+    why="its owners change often, and each deletes what the one before it has left",
+)
+def parts_kept_for_ever() -> None:
+    """The parts of entries are named, and stay, for good."""
+
+    def make(floor_committed: Any) -> Any:
+        def keeping(self: Checkpointer) -> list[Any]:
+            kept = dict(self.state.entry_parts)
+            out = [one for one in floor_committed(self) if not _deletes_entry_parts(one)]
+            self.state.entry_parts = kept
+            return out
+
+        return keeping
+
+    replace(Checkpointer, "floor_committed", make)
+
+
+def _deletes_entry_parts(instruction: Any) -> bool:
+    return isinstance(instruction, DeleteParts) and any(map(is_entry_part, instruction.parts))

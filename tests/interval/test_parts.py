@@ -1,0 +1,49 @@
+"""Base parts: of bounded size, and made in one pass however much there is (G13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel.worker.interval import parts
+from millwheel.worker.interval.parts import in_parts
+
+
+@given(
+    sizes=st.lists(st.integers(0, 300), max_size=60),
+    most=st.integers(1, 20),
+    limit=st.integers(50, 1_000),
+    wrong=st.sampled_from([None, 0, 10, 200]),
+)
+def test_parts_hold_all_rows_in_order_within_their_bounds(
+    sizes: list[int], most: int, limit: int, wrong: int | None
+) -> None:
+    """``wrong``: by how much a row's size is taken for more than it is; None: it is not asked."""
+    rows = [bytes(size) for size in sizes]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "PART_BYTES", limit)
+        made = list(in_parts(rows, most, None if wrong is None else lambda row: len(row) + wrong))
+    assert [row for some, _ in made for row in some] == rows
+    assert all(msgspec.msgpack.decode(blob)[1] == list(some) for some, blob in made)
+    assert all(len(some) <= most for some, _ in made)
+    assert all(len(blob) <= limit or len(some) == 1 for some, blob in made)
+
+
+def test_g13_rows_whose_size_is_known_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outbox of 200 MiB was encoded in halves, seven times over, while the worker's lease ran out."""
+    encoded: list[int] = []
+
+    def counting(value: Any) -> bytes:
+        blob = msgspec.msgpack.encode((1, value))
+        encoded.append(len(blob))
+        return blob
+
+    monkeypatch.setattr(parts, "encode_part", counting)
+    monkeypatch.setattr(parts, "PART_BYTES", 10_000)
+    rows = [bytes(1_000)] * 500
+    assert len(list(in_parts(rows, 5_000, lambda row: len(row) + 10))) < 60
+    assert sum(encoded) < 1.1 * 500 * 1_000
