@@ -11,7 +11,7 @@ from typing import Final
 
 __all__ = ["SLOWNESS", "patience"]
 
-SLOWNESS: Final = float(os.environ.get("MILLWHEEL_TEST_SLOWNESS", "6"))
+SLOWNESS: Final = float(os.environ.get("MILLWHEEL_TEST_SLOWNESS", "5"))
 """How many times slower than an idle machine this one may be. Every limit of every test is multiplied by it."""
 
 

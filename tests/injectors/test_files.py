@@ -22,6 +22,7 @@ from millwheel.injectors.parsing import FileFormat, TimestampField
 from millwheel.sdk.errors import UsageError
 from tests.injectors.conftest import Submit
 from tests.injectors.test_with_server import everything
+from tests.patience import patience
 
 FIELD = TimestampField("t")
 
@@ -144,7 +145,7 @@ async def test_csv_and_files_that_cannot_be_read(server: DevServer, submit: Subm
         await until(lambda: injector.acknowledged("x.log") is not None)
         (logs / "x.log").write_text(line(77))
         with pytest.raises(SourceError, match="must not be truncated"):
-            await asyncio.wait_for(reading, 5)
+            await asyncio.wait_for(reading, patience(5))
         broken = tmp_path / "broken.json"
         broken.write_text("[]")
         with pytest.raises(SourceError, match="nothing is injected twice"):
@@ -189,7 +190,7 @@ async def test_the_command_line_injects_and_lists(server: DevServer, submit: Sub
     def run(*arguments: str) -> str:
         command = [sys.executable, "-c", "from millwheel.cli.main import main; main()", *arguments]
         done = subprocess.run(
-            [*command, "--address", server.address], capture_output=True, text=True, timeout=30, check=False
+            [*command, "--address", server.address], capture_output=True, text=True, timeout=patience(30), check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -25,6 +25,7 @@ from millwheel.sdk.errors import KeyExtractionError, UsageError, ValueEncodeErro
 from tests.injectors import injected_shop as sample
 from tests.injectors.conftest import Submit
 from tests.injectors.injected_shop import Order
+from tests.patience import patience
 
 ORDERS = [Order(f"user-{number % 7}", number) for number in range(2_500)]
 TIMES = [1_000_000 + number for number in range(2_500)]
@@ -152,7 +153,7 @@ async def test_a_delegates_records_are_taken_wherever_the_watermark_is_9(server:
         await driver.flush()
         async with Injector(server.address, "orders", topology=sample.shop, sequencer=driver.sequencer) as delegate:
             await delegate.send(ORDERS[1], timestamp=hours(6), id=1)
-            await asyncio.wait_for(delegate.flush(), 5)
+            await asyncio.wait_for(delegate.flush(), patience(5))
         await driver.finish()
     check_once(await everything(server.address, "echo"), ORDERS[:2])
 
@@ -251,7 +252,7 @@ async def test_records_are_throttled_until_the_low_watermark_follows_8_4(server:
         assert not waiting.done(), "the source that holds the watermark back is never throttled, others are"
         await slow.advance(seconds(51))
         await fast.advance(seconds(50))
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, patience(10))
 
 
 async def test_values_and_calls_that_make_no_sense_are_named(server: DevServer, submit: Submit) -> None:

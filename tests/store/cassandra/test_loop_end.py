@@ -67,12 +67,12 @@ async def test_an_opening_that_is_cancelled_leaves_no_driver(settings: Cassandra
 
     async with asyncio.timeout(patience(30)):
         opening = asyncio.create_task(CassandraStore.open(settings))
-        while not drivers():
+        while not drivers():  # noqa: ASYNC110 threads are looked at
             await asyncio.sleep(0.001)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        while drivers():
+        while drivers():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
