@@ -81,6 +81,7 @@ class CursorMachine(RuleBasedStateMachine):
     def time_passes(self) -> None:
         self.driver.pass_time(60_000)
 
+    @precondition(lambda self: self.driver.jobs)
     @rule(applied=st.booleans())
     def crash(self, applied: bool) -> None:
         """The owner ends with an append in flight, which has taken effect or has not; its successor takes over."""
@@ -104,7 +105,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     # Cursors.
 
-    @rule(name=st.sampled_from(NAMES), start=st.sampled_from(Start), credit=st.integers(0, 3))
+    @rule(name=st.sampled_from(NAMES), start=st.sampled_from(Start), credit=st.sampled_from([3, 1, 0]))
     def subscribe(self, name: str, start: Start, credit: int) -> None:
         if name not in self.current:
             end = self.driver.core.state.records.end
@@ -160,6 +161,14 @@ class CursorMachine(RuleBasedStateMachine):
         if one := self.following.pop(name, None):
             assert one.reader.error is not None
             self.gone.append(one)
+
+    @precondition(lambda self: self.driver.jobs and self.current)
+    @rule(data=st.data(), start=st.sampled_from(Start))
+    def create_again(self, data: st.DataObject, start: Start) -> None:
+        """Both while an append is in flight."""
+        name = data.draw(st.sampled_from(sorted(self.current)))
+        self.delete(name)
+        self.subscribe(name, start, 3)
 
     # What must hold.
 
