@@ -1,9 +1,14 @@
-"""For every test: a failure is told, whatever other threads do at that moment."""
+"""For every test: time limits that suit this machine, and failures that are reported whatever other threads do."""
 
 from __future__ import annotations
 
 import os
 import traceback
+
+import pytest
+
+from tests.patience import patience
+from tests.servers import stop_servers_with_their_loops
 
 # Most tests count time from 0. What refuses such times is tested where the option says so.
 os.environ.setdefault("MILLWHEEL_ANY_TIMESTAMP", "1")
@@ -12,3 +17,20 @@ os.environ.setdefault("MILLWHEEL_ANY_TIMESTAMP", "1")
 # recursion depth mismatch" if another thread parses, too, and the whole run with it. Threads of the Cassandra driver do
 # when they log an error: tracebacks parse each line, to underline the part of it that raised. They do without.
 setattr(traceback, "_extract_caret_anchors_from_line_segment", lambda _: None)  # noqa: B010  # its name is private
+
+stop_servers_with_their_loops()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Multiply the time limit of each test by the one factor that there is (tests/patience.py).
+
+    ``--timeout`` on the command line is taken as it is.
+    """
+    if config.getoption("timeout") is not None:
+        return
+    usual = float(config.getini("timeout"))
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        seconds = float(marker.args[0]) if marker is not None and marker.args else usual
+        item.add_marker(pytest.mark.timeout(patience(seconds)), append=False)

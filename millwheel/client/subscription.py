@@ -122,6 +122,8 @@ class Subscription:
         self._position: int | None = None
         """The offset after the last record received; None before the first response."""
         self._delivered: int | None = None
+        self._life = 0
+        """The life of the cursor that the position is of. Between two calls another may have come."""
         self._acked = 0
         self._durable = 0
         self._ended = False
@@ -181,6 +183,7 @@ class Subscription:
         start.subscriber_id = self._id
         if self._position is not None:
             start.resume_offset = self._position
+            start.cursor_life = self._life
         requests = [wire.SubscribeRequest(start=start)]
         if self._acked > self._durable:
             requests.append(_ack(self._acked))
@@ -188,6 +191,7 @@ class Subscription:
 
     def _take(self, response: wire.SubscribeResponse) -> None:
         self._durable = max(self._durable, response.acked_offset)
+        self._life = response.cursor_life
         first, known = response.first_offset, self._position
         values, timestamps = list(response.values), list(response.timestamps_us)
         if known is not None and first < known:

@@ -31,6 +31,7 @@ from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.contract import StateStore
 from millwheel.store.memory import MemoryStore
+from tests.patience import patience
 
 __all__ = ["QUICK", "Group", "Line", "Process", "group"]
 
@@ -159,13 +160,11 @@ class Group:
         known.load(await self.coordinator.list(""))
         return {shard: record.endpoint.address for shard, record in known.authorities.items()}
 
-    async def until(self, holds: Callable[[dict[int, str]], bool], patience: float = 10.0) -> float:
-        """Return once the coordinator says so; the seconds that it took."""
-        began = asyncio.get_running_loop().time()
-        async with asyncio.timeout(patience):
+    async def until(self, holds: Callable[[dict[int, str]], bool]) -> None:
+        """Return once the coordinator says so."""
+        async with asyncio.timeout(patience(10)):
             while not holds(await self.served()):  # noqa: ASYNC110 all kinds of changes are waited for
                 await asyncio.sleep(0.01)
-        return asyncio.get_running_loop().time() - began
 
     def names(self, shard: int, count: int = 1) -> list[str]:
         """Computations that a shard keeps."""

@@ -16,6 +16,7 @@ from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 from tests.authority.conftest import Serve
 from tests.authority.shard import COMPUTATION
+from tests.patience import patience
 
 if TYPE_CHECKING:
     from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceAsyncStub
@@ -45,7 +46,7 @@ async def test_g4_g8_a_refusal_of_an_older_sequencer_takes_nothing_from_the_newe
         stream.start()
         try:
             stream.report(said(1, 10))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(patience(10)):
                 await announced.wait()
                 await served.shell.accept(COMPUTATION, ALL_KEYS, 2)
                 stream.report(said(2, 20))
@@ -79,7 +80,7 @@ async def test_g8_an_error_that_nobody_foresaw_ends_one_stream_and_not_the_repor
         stream.start()
         try:
             stream.report(said(1, 20))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(patience(10)):
                 async for news in served.shell.watch([COMPUTATION]):
                     if news[COMPUTATION].watermark == 20:
                         break
@@ -103,7 +104,7 @@ async def test_a_stream_that_fails_again_and_again_is_told_of(caplog: pytest.Log
         nowhere, accept, lambda report: None, coalesce=0.001, refresh=10, backoff=Backoff(0.001, 0.001)
     )
     stream.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         await often.wait()
     await stream.close()
     assert [record.levelname for record in caplog.records] == ["WARNING"]

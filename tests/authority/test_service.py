@@ -21,6 +21,7 @@ from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport, report_to_wire
 from tests.authority.conftest import Serve, Served
 from tests.authority.shard import COMPUTATION, INJECTOR, STREAM, cut
+from tests.patience import patience
 
 LEFT, RIGHT = cut(b"m")
 QUICK = Backoff(first=0.01, largest=0.05)
@@ -39,7 +40,7 @@ def said(
 
 async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark: int, name: str = COMPUTATION) -> None:
     before = MIN_TIMESTAMP
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         async for news in updates:
             if name in news:
                 assert news[name].watermark >= before, "the watch went back"
@@ -141,7 +142,7 @@ async def test_g7_a_watch_that_falls_back_on_a_deposed_shard_does_not_go_back_4_
         owner.forget(COMPUTATION, ALL_KEYS)
         served.address = zombie
         await served.kill()
-        heard = await asyncio.wait_for(anext(updates), 5)
+        heard = await asyncio.wait_for(anext(updates), patience(5))
         assert heard == {COMPUTATION: BroadcastUpdate(20, ((ALL_KEYS, 1),))}
     assert served.shells[0].stopped is None
 
@@ -165,7 +166,7 @@ async def test_g8_a_reporter_that_only_reports_leaves_a_deposed_shard_at_once_7_
         await reaches(served.shell.watch([COMPUTATION]), 10)
         await served.start()
         owner.report(said(20))  # this one the old process takes, cannot journal, and stops
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(patience(3)):
             await reaches(served.shell.watch([COMPUTATION]), 20)
 
 
@@ -177,7 +178,7 @@ async def test_g8_a_watch_on_a_deposed_shard_moves_when_its_client_learns_of_the
         await served.start()
         assert await owner.accept(COMPUTATION, ALL_KEYS, 1) == MIN_TIMESTAMP
         owner.report(said(20))
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(patience(3)):
             await reaches(updates, 20)
     assert served.shells[0].stopped is None
 

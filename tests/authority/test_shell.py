@@ -18,6 +18,7 @@ from millwheel.store.contract import Append, JournalMissingError, PartId, Sequen
 from millwheel.store.memory import MemoryStore
 from tests.authority.faulty import FaultyStore
 from tests.authority.shard import COMPUTATION, INJECTOR, JOURNAL, STREAM, cut
+from tests.patience import patience
 
 
 async def opened(store: StateStore, sequencer: int = 1, **more: object) -> AuthorityShell:
@@ -92,18 +93,17 @@ async def test_one_append_is_in_flight_and_what_comes_meanwhile_goes_together_7_
 
 
 async def test_changes_that_come_close_together_share_an_append_and_a_lone_one_does_not_wait_7_2() -> None:
-    store = FaultyStore()
-    shell = await opened(store, settings=ShellSettings(coalesce=0.3))
+    store, pause = FaultyStore(), patience(0.3)
+    shell = await opened(store, settings=ShellSettings(coalesce=pause))
     await shell.accept(COMPUTATION, ALL_KEYS, 1)
     updates = shell.watch([COMPUTATION])
-    await asyncio.sleep(0.35)
+    await asyncio.sleep(pause * 1.1)
     store.appends.clear()
-    async with asyncio.timeout(0.2):
+    async with asyncio.timeout(pause * 0.9):
         await shell.report(said(1))
         await reaches(updates, 1)
     for watermark in range(2, 50):
         await shell.report(said(watermark))
-        await asyncio.sleep(0.001)
     assert len(store.appends) == 1
     await reaches(updates, 49)
     assert len(store.appends) == 2
@@ -128,7 +128,7 @@ async def test_a_slow_store_is_left_alone_by_watermarks_but_not_by_who_waits_for
     await asyncio.sleep(0.05)
     assert store.appends == []
     updates = shell.watch([COMPUTATION])
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(patience(1)):
         await shell.accept("other.2", ALL_KEYS, 2)
         await reaches(updates, 10)
     assert len(store.appends) == 1
@@ -138,7 +138,7 @@ async def test_a_slow_store_is_left_alone_by_watermarks_but_not_by_who_waits_for
 async def test_g8_watermarks_go_on_soon_after_the_store_was_away_however_long_that_was_7_2() -> None:
     _, shell = await after_a_slow_append(longest_rest=0.05)
     updates = shell.watch([COMPUTATION])
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(patience(1)):
         await shell.report(said(10))
         await reaches(updates, 10)
     await shell.close()

@@ -14,9 +14,10 @@ from millwheel.master.shell import MasterShell
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.store.memory import MemoryStore
 from tests.master.replica import replica
+from tests.patience import patience
 from tests.system.server import free_port
 
-TTL = 0.5
+TTL = patience(0.5)
 
 
 class Masters:
@@ -79,6 +80,6 @@ async def test_a_watch_of_the_routing_survives_the_leader(masters: Masters) -> N
 
 async def test_where_nobody_is_at_all_the_failure_says_so_at_once() -> None:
     addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
-    async with asyncio.timeout(5), ControlClient(addresses) as client:
+    async with asyncio.timeout(patience(5)), ControlClient(addresses) as client:
         with pytest.raises(RequestError, match="cannot reach a MillWheel server"):
             await client.list_topologies()

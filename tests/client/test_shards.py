@@ -20,6 +20,7 @@ from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.memory import MemoryStore
+from tests.patience import patience
 
 ALL = KeyInterval(b"", None)
 
@@ -74,7 +75,7 @@ async def test_g7_each_computation_is_told_by_its_own_shard_and_found_when_that_
     await shards.start("2")
     try:
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(patience(30)),
             ShardedWatermarks(shards, on_refused=lambda report: pytest.fail(str(report))) as client,
         ):
             for name in ("a.1", "b.2"):

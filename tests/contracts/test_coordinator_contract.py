@@ -19,8 +19,9 @@ from millwheel.coordination.contract import (
     Put,
 )
 from tests.contracts.implementations import OpenCoordinator
+from tests.patience import patience
 
-SOON = 5.0
+SOON = patience(5.0)
 """Seconds within which what is due must have happened."""
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from millwheel.coordination.contract import Compare, Coordinator, CoordinatorUnavailableError, Put
 from millwheel.coordination.election import Election, Leadership
+from tests.patience import patience
 
-SOON = 5.0
+SOON = patience(5.0)
 
 
 class Cut:

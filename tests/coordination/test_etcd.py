@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,6 +28,7 @@ from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2
 from tests.components import etcd
 from tests.coordination.cutting import CuttingProxy
+from tests.patience import patience
 
 CERTIFICATES = Path(__file__).parents[1] / "rpc" / "certificates"
 TLS = TlsFiles(CERTIFICATES / "one-ca.pem", CERTIFICATES / "one.pem", CERTIFICATES / "one.key")
@@ -101,21 +101,22 @@ async def test_clients_agree_on_one_that_compacts(tmp_path: Path) -> None:
         first = (await one.transact([], [Put("k", b"0")])).revision
         await two.get("k")
         compacted = set()
+        began = asyncio.get_running_loop().time()
         for _ in range(200):
             await asyncio.sleep(0.02)
             entry = await one.get("compacted")
             compacted.add(0 if entry is None else entry.modified)
             watch: Any = one.watch("k", first - 1)
             try:
-                await asyncio.wait_for(anext(watch), 2)
+                await asyncio.wait_for(anext(watch), patience(2))
             except CompactedError:
                 break
             finally:
                 await watch.aclose()
         else:
             raise AssertionError("nobody has compacted")
-        # Two clients, four seconds at the most: one round in each period, whoever makes it.
-        assert len(compacted) <= 15
+        # Two clients: one round in each period, whoever makes it.
+        assert len(compacted) <= (asyncio.get_running_loop().time() - began) / settings.history + 2
 
 
 async def test_a_change_with_large_values_is_one_tuple(coordinator: EtcdCoordinator) -> None:
@@ -124,7 +125,7 @@ async def test_a_change_with_large_values_is_one_tuple(coordinator: EtcdCoordina
         await coordinator.transact([], [Put(f"k{number}", b"%d" % turn * 100_000) for number in range(12)])
     watch: Any = coordinator.watch("k", revision)
     for turn in range(4):
-        group = await asyncio.wait_for(anext(watch), 10)
+        group = await asyncio.wait_for(anext(watch), patience(10))
         assert [change.key for change in group] == [f"k{number}" for number in range(12)]
         assert {(change.value or b"")[:1] for change in group} == {b"%d" % turn}
     await watch.aclose()
@@ -171,7 +172,7 @@ async def test_a_watch_that_is_cut_off_again_and_again_reports_each_change_once(
             await asyncio.sleep(0.02)
             if value % 10 == 9:
                 proxy.cut()
-        reported = await asyncio.wait_for(following, 20)
+        reported = await asyncio.wait_for(following, patience(20))
         assert reported == [[("k", b"%d" % value), (f"k/{value}", b"")] for value in range(60)]
         await cut_off.close()
 
@@ -204,18 +205,17 @@ async def test_6_2_a_lease_that_is_over_by_its_holders_clock_is_not_revived(tmp_
 # What is wrong is named, with the setting and the remedy.
 
 
-async def test_a_lease_of_three_seconds_is_renewed_in_time_although_a_member_stands_still_7_1(tmp_path: Path) -> None:
+async def test_a_short_lease_is_renewed_in_time_although_a_member_stands_still_7_1(tmp_path: Path) -> None:
     """Half of the time for a call was spent on that member, more than was left of the lease."""
     (real,) = etcd().endpoints
     async with CuttingProxy(real) as proxy:
-        settings = EtcdSettings((proxy.address, real), prefix=f"etcd{tmp_path}/")
+        settings = EtcdSettings((proxy.address, real), prefix=f"etcd{tmp_path}/", timeout=patience(10))
         async with opened(settings) as coordinator:
             coordinator._link._order = [proxy.address, real]
-            lease = await coordinator.grant_lease(3.0)
+            lease = await coordinator.grant_lease(patience(3))
             proxy.is_deaf = True
-            began = time.monotonic()
+            # LeaseExpiredError if the lease ends meanwhile.
             await coordinator.keep_alive(lease)
-            assert time.monotonic() - began < 2.0
             await coordinator.revoke_lease(lease)
 
 
@@ -280,7 +280,7 @@ async def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
 def ask(endpoint: str, path: str, **body: Any) -> None:
     """etcd's own HTTP gateway, as an operator's tool would use it."""
     request = urllib.request.Request(f"http://{endpoint}/v3/auth/{path}", json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=10):
+    with urllib.request.urlopen(request, timeout=patience(10)):
         pass
 
 
@@ -319,7 +319,7 @@ async def test_users_and_what_their_roles_allow(tmp_path: Path) -> None:
                 assert "wrong" not in str(caught.value)
                 watch: Any = coordinator.watch("", 0)
                 with pytest.raises(CoordinatorUnavailableError, match=told):
-                    await asyncio.wait_for(anext(watch), 10)
+                    await asyncio.wait_for(anext(watch), patience(10))
 
 
 def test_a_password_is_not_printed() -> None:
@@ -345,7 +345,7 @@ async def test_a_value_that_is_damaged_or_anothers_is_named_and_not_served(coord
         assert damaged.value == b""
         assert damaged.damage
         assert (whole.value, whole.damage) == (b"other", "")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         seen: list[Change] = []
         async for changes in coordinator.watch("", first.revision):
             seen += changes

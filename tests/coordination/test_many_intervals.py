@@ -19,6 +19,7 @@ from millwheel.core.keys import KeyInterval
 from millwheel.master.draft import Draft
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from tests.components import etcd
+from tests.patience import patience
 
 PER_TRANSACTION = 6_000
 NAME = "window-counter.17"
@@ -69,7 +70,7 @@ class Follower:
         outcome: Outcome = await self.coordinator.transact(plan.compares, plan.puts, plan.deletes)
         assert outcome.committed
         while self.catalog.revision < outcome.revision:
-            self.catalog.apply(await asyncio.wait_for(anext(self.watch), 10))
+            self.catalog.apply(await asyncio.wait_for(anext(self.watch), patience(10)))
 
     async def grow(self, begin: int, count: int) -> None:
         """Make of the last interval, which has all keys from ``begin`` on, as many as there are to be."""

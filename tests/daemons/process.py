@@ -15,6 +15,7 @@ from urllib.request import urlopen
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.rpc.channel import open_channel
+from tests.patience import patience
 
 ROOT = Path(__file__).parents[2]
 _MAIN = "from millwheel.cli.main import main; main()"
@@ -65,7 +66,7 @@ class DaemonProcess:
         assert self._process is not None
         self._process.send_signal(number)
 
-    async def ended(self, within: float = 20.0) -> int:
+    async def ended(self, within: float = patience(20)) -> int:
         """Its exit code, once it has ended."""
         assert self._process is not None
         return await asyncio.wait_for(self._process.wait(), within)
@@ -74,7 +75,7 @@ class DaemonProcess:
         """Its log so far; what is no JSON fails."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
-    async def line(self, message: str, within: float = 30.0, **values: object) -> dict[str, Any]:
+    async def line(self, message: str, within: float = patience(30), **values: object) -> dict[str, Any]:
         """The newest line whose message contains ``message`` and that has ``values``; it is waited for."""
         async with asyncio.timeout(within):
             while True:
@@ -86,7 +87,7 @@ class DaemonProcess:
                 await asyncio.sleep(0.05)
 
 
-async def eventually(what: Callable[[], bool], within: float = 20.0) -> None:
+async def eventually(what: Callable[[], bool], within: float = patience(20)) -> None:
     """Return when ``what()``; TimeoutError if that takes too long."""
     async with asyncio.timeout(within):
         while not what():  # noqa: ASYNC110 what is waited for is in other processes
@@ -96,11 +97,11 @@ async def eventually(what: Callable[[], bool], within: float = 20.0) -> None:
 async def is_serving(address: str) -> bool:
     """What grpc.health.v1 says of the server as a whole."""
     async with open_channel(address) as channel:
-        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=patience(5))
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 def metrics_page(address: str) -> str:
     """The text of a metrics page."""
-    with urlopen(f"http://{address}/metrics", timeout=10) as response:
+    with urlopen(f"http://{address}/metrics", timeout=patience(10)) as response:
         return str(response.read().decode())

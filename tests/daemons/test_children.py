@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 
 from deploy.local.child import ChildProcess
+from tests.patience import patience
 
 
 def _slack(child: ChildProcess) -> int:
     """Nanoseconds, as the kernel tells the child itself."""
     child.start()
-    until = time.monotonic() + 10.0
+    until = time.monotonic() + patience(10)
     while child.is_running and time.monotonic() < until:
         time.sleep(0.01)
     return int(child.log.read_text())

@@ -20,6 +20,7 @@ from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.subscription import From, Subscription
 from tests.components import cassandra, etcd
+from tests.patience import patience
 from tests.system import counting as counting_module
 from tests.system.counting import WINDOW, Load, WindowCount, counting
 
@@ -63,7 +64,7 @@ async def kill(daemons: Daemons, chance: random.Random, progress: Counter[Window
         daemons.kill(name)
         killed.append(name)
         before = progress.total()
-        async with asyncio.timeout(_EACH * 4):
+        async with asyncio.timeout(patience(_EACH)):
             while progress.total() <= before:  # noqa: ASYNC110 the windows of another process are looked at
                 await asyncio.sleep(0.05)
         await asyncio.sleep(chance.uniform(0, 2.0))

@@ -17,6 +17,7 @@ from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import RequestError
 from millwheel.store.database import EmbeddedDatabase
 from tests.daemons.process import DaemonProcess, eventually, is_serving, metrics_page
+from tests.patience import patience
 
 
 def embedded(place: Path) -> dict[str, object]:
@@ -56,7 +57,7 @@ async def _services(address: str) -> set[str]:
     async with open_channel(address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
-        async for answer in stub.ServerReflectionInfo(iter([request]), timeout=5):
+        async for answer in stub.ServerReflectionInfo(iter([request]), timeout=patience(5)):
             return {service.name for service in answer.list_services_response.service}
     return set()
 

@@ -12,6 +12,7 @@ from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import From, Subscription
 from tests.daemons.together import Together, together
+from tests.patience import patience
 
 PROGRAM = """
 import msgspec
@@ -56,7 +57,7 @@ async def submit(cluster: Together, path: Path, *, update: bool = False) -> None
 
 
 async def say(cluster: Together, name: str, words: list[str], first: int) -> None:
-    async with asyncio.timeout(30), Injector(cluster.address, name, process="p") as injector:
+    async with asyncio.timeout(patience(30)), Injector(cluster.address, name, process="p") as injector:
         for position, word in enumerate(words, first):
             await injector.send({"text": word}, timestamp=mw.Timestamp(1 + position), position=position)
 
@@ -65,7 +66,7 @@ async def heard(cluster: Together, name: str, count: int) -> list[str]:
     found: list[str] = []
     stream = f"{name}-said"
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(patience(30)),
         Subscription(stream, start=From.OLDEST, record_type=str, address=cluster.address) as subscription,
     ):
         async for batch in subscription:

@@ -21,6 +21,7 @@ from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.identity import use_tls
 from tests.daemons.together import Together, together
+from tests.patience import patience
 from tests.system import counting as counting_module
 from tests.system.counting import WINDOW, Load, WindowCount, counting
 
@@ -95,7 +96,7 @@ async def _explained(cluster: Together) -> None:
         record = (await client.get_topology("counting")).topology
         authority = WatermarkClient(client.address, on_refused=lambda report: None)
         for sender in (record.incarnations["counter"], record.incarnations["adder"], injector_sender("events")):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience(20)):
                 while (await authority.explain(sender)).watermark_us < MAX_TIMESTAMP:  # noqa: ASYNC110 only asking tells
                     await asyncio.sleep(0.05)
         await authority.close()
@@ -112,7 +113,7 @@ async def _results(cluster: Together, loaded: Load, accidents: dict[int, str]) -
             address=cluster.address,
             until_end=True,
         ) as subscription,
-        asyncio.timeout(50),
+        asyncio.timeout(patience(50)),
         asyncio.TaskGroup() as group,
     ):
         group.create_task(feed(cluster, loaded, accidents))
@@ -124,13 +125,13 @@ async def _results(cluster: Together, loaded: Load, accidents: dict[int, str]) -
 
 async def test_shards_are_spread_and_taken_over(tmp_path: Path) -> None:
     async with together(tmp_path) as cluster:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             await cluster.until(lambda known: len(known.authorities) == 2)
         known = await cluster.catalog()
         assert known.authority_shards == 2
         assert sorted(_servers(known)) == sorted(one.address for one in cluster.authorities), "one each"
         await cluster.authorities[0].stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             await cluster.until(lambda known: _servers(known) == [cluster.authorities[1].address] * 2)
 
 

@@ -18,6 +18,7 @@ from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.catalog_keys import topology_key, worker_key
 from millwheel.rpc.channel import Backoff
 from millwheel.store.memory import MemoryStore
+from tests.patience import patience
 from tests.worker.doubles import until
 
 
@@ -41,7 +42,7 @@ async def test_g8_a_worker_that_cannot_read_a_topology_is_given_no_intervals_of_
     assert "restore the coordinator from a snapshot" in caplog.text
     assert await coordinator.get(worker_key("w.0")) is None
     await coordinator.transact((), (), [key])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while await coordinator.get(worker_key("w.0")) is None:  # noqa: ASYNC110 a coordinator is asked
             await asyncio.sleep(0.01)
     stop.set()

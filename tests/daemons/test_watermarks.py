@@ -10,12 +10,13 @@ from pathlib import Path
 from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
 from tests.daemons.together import together
+from tests.patience import patience
 from tests.system import counting as counting_module
 from tests.system.server import run_cli
 
 
 async def test_g8_watermarks_of_all_shards_are_shown_wherever_they_are_served(tmp_path: Path) -> None:
-    async with together(tmp_path) as cluster, asyncio.timeout(50):
+    async with together(tmp_path) as cluster, asyncio.timeout(patience(50)):
         packaged = load(f"{shutil.copy(str(counting_module.__file__), tmp_path / 'counted.py')}:counting")
         async with ControlClient(cluster.address, patience=20.0) as client:
             await client.upload_package(packaged.package.digest, packaged.package.data)

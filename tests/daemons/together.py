@@ -17,6 +17,7 @@ from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.catalog import Catalog
 from millwheel.store.memory import MemoryStore
 from tests.daemons.process import is_serving
+from tests.patience import patience
 from tests.system.server import free_port
 
 __all__ = ["Running", "Together", "together"]
@@ -40,7 +41,7 @@ class Running:
         self._stop = asyncio.Event()
         work = run_daemon(self._role, self._configuration, self._stop, open_with=self._together.open)
         self._task = asyncio.create_task(work)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience(20)):
             while not await self._serves():  # noqa: ASYNC110 a server is asked
                 await asyncio.sleep(0.05)
 

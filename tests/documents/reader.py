@@ -17,11 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.documents.blocks import Block, Command, commands_of
+from tests.patience import patience
 from tests.system.server import free_port
 
 __all__ = ["Reader"]
 
-_SECONDS = 60.0
+_SECONDS = patience(60.0)
 """The most that one command may take."""
 
 

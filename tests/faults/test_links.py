@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from deploy.local.child import free_ports
 from tests.faults.links import Links, owner, through
+from tests.patience import patience
 
 
 @asynccontextmanager
@@ -48,7 +49,7 @@ async def test_a_link_that_is_cut_keeps_what_it_was_given_until_it_is_mended() -
         links.cut("worker 1", "echo")
         assert await said(reader, writer, b"two", 0.2) == b""
         links.mend()
-        assert await asyncio.wait_for(reader.readexactly(3), 2.0) == b"two"
+        assert await asyncio.wait_for(reader.readexactly(3), patience(2.0)) == b"two"
 
 
 async def test_the_links_of_another_process_are_not_concerned() -> None:
@@ -71,7 +72,7 @@ async def test_the_end_of_one_side_is_told_to_the_other() -> None:
     async with echoed("worker 1") as (_, reader, writer):
         assert await said(reader, writer, b"one", 2.0) == b"one"
         writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), 2.0) == b""
+        assert await asyncio.wait_for(reader.read(), patience(2.0)) == b""
 
 
 async def test_who_cuts_is_told_what_is_cut() -> None:
@@ -80,7 +81,7 @@ async def test_who_cuts_is_told_what_is_cut() -> None:
         assert links.cut("worker 2", "*") == set()
         assert links.slow("worker 1", "echo", 0.01) == {"echo"}
         writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), 2.0) == b""
+        assert await asyncio.wait_for(reader.read(), patience(2.0)) == b""
         await asyncio.sleep(0.05)
         assert links.cut("worker 1", "echo") == set()
 

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from tests.house.tree import ROOT
+from tests.patience import patience
 
 OLD = "echo 'openjdk version \"11.0.2\" 2019-01-15' >&2"
 GOOD = "echo 'openjdk version \"21.0.4\" 2024-07-16' >&2"
@@ -32,7 +33,9 @@ def _found(folders: Path, *, java_home: Path | None = None, on_path: Path | None
     environment = {"PATH": os.pathsep.join([*path, str(tools)]), "HOME": str(folders), "JVM_FOLDERS": str(folders)}
     if java_home:
         environment["JAVA_HOME"] = str(java_home)
-    done = subprocess.run([ROOT / "tools/find_java.sh"], env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [ROOT / "tools/find_java.sh"], env=environment, capture_output=True, text=True, timeout=patience(30)
+    )
     return done.stdout.strip() if done.returncode == 0 else None
 
 

@@ -31,6 +31,7 @@ from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.sdk.errors import UsageError
 from tests.injectors.loopback import Cluster, cluster
 from tests.injectors.test_shell import QUICK, SETTINGS, check_once, trouble, values
+from tests.patience import patience
 
 
 def nobody_takes(made: Cluster) -> None:
@@ -80,11 +81,11 @@ async def test_g7_who_waits_for_room_while_the_process_goes_idle_has_it_woken_fi
             assert not waiting.done()
             made.watermarks.accepting.clear()
             consumer.hold = False
-            await asyncio.wait_for(idling, 5)
+            await asyncio.wait_for(idling, patience(5))
             await asyncio.sleep(0.1)
             assert not waiting.done(), "the authority does not know yet that this process takes part again"
             made.watermarks.accepting.set()
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, patience(5))
             await injector.flush()
         check_once(made, 12)
 
@@ -122,7 +123,7 @@ async def test_g7_a_process_that_wakes_while_its_idleness_is_on_its_way_sends_wh
         assert not sending.done()
         assert made.workers[0].batches == []
         made.watermarks.hearing.set()
-        await asyncio.wait_for(sending, 5)
+        await asyncio.wait_for(sending, patience(5))
 
 
 async def test_g7_a_waking_that_died_with_the_authority_that_heard_of_it_is_told_to_the_next_first_7_2() -> None:
@@ -148,7 +149,7 @@ async def test_g7_a_waking_that_died_with_the_authority_that_heard_of_it_is_told
         assert not sending.done()
         assert made.workers[0].batches == []
         authority.hearing.set()
-        await asyncio.wait_for(sending, 5)
+        await asyncio.wait_for(sending, patience(5))
         assert sleeper.watermark == 5_000, "it begins where the others are"
 
 
@@ -180,7 +181,7 @@ async def test_g8_an_authority_that_answers_too_late_once_is_asked_again_within_
         await asyncio.sleep(0.5)
         assert not finishing.done()
         made.watermarks.accepting.set()
-        await asyncio.wait_for(finishing, 5)
+        await asyncio.wait_for(finishing, patience(5))
 
 
 async def test_an_injector_that_is_closed_while_its_end_is_on_its_way_leaves_no_connection_open(
@@ -201,13 +202,13 @@ async def test_an_injector_that_is_closed_while_its_end_is_on_its_way_leaves_no_
         await asyncio.sleep(0.1)
         await injector.close()
         with pytest.raises(InjectorClosedError):
-            await asyncio.wait_for(finishing, 5)
+            await asyncio.wait_for(finishing, patience(5))
         assert [channel.get_state() for channel in opened] == [grpc.ChannelConnectivity.SHUTDOWN]
         made.watermarks.hearing.set()
 
 
 async def reaches(shell: AuthorityShell, watermark: int) -> None:
-    async with asyncio.timeout(5), aclosing(shell.watch(["injector/s"])) as updates:
+    async with asyncio.timeout(patience(5)), aclosing(shell.watch(["injector/s"])) as updates:
         async for news in updates:
             if news["injector/s"].watermark >= watermark:
                 return
@@ -259,7 +260,7 @@ async def test_what_breaks_a_link_is_said_and_not_waited_for() -> None:
         await injector.open()
         await injector.send_many(values(0, 1), [5], ids=["a"], batch=BatchOf("\udcff", 0))
         with pytest.raises(InjectorError, match=r"deliveries to .* have stopped by an internal error"):
-            await asyncio.wait_for(injector.flush(), 5)
+            await asyncio.wait_for(injector.flush(), patience(5))
         await injector.close()
 
 
@@ -299,7 +300,7 @@ async def test_g8_a_link_that_is_closed_in_the_moment_in_which_it_connects_ends_
     for _ in range(turns):
         await asyncio.sleep(0)
     closing = asyncio.create_task(one.close())
-    done, _ = await asyncio.wait([closing], timeout=2)
+    done, _ = await asyncio.wait([closing], timeout=patience(2))
     if not done:
         await one.close()
     assert done, "it goes on"
@@ -329,7 +330,7 @@ def test_a_call_in_another_thread_ends_when_the_injector_is_closed() -> None:
     serving = threading.Thread(target=loop.run_forever)
     serving.start()
     made_by = cluster(1)
-    made = asyncio.run_coroutine_threadsafe(made_by.__aenter__(), loop).result(10)
+    made = asyncio.run_coroutine_threadsafe(made_by.__aenter__(), loop).result(patience(10))
     try:
         loop.call_soon_threadsafe(nobody_takes, made)
         for _ in range(20):
@@ -340,26 +341,26 @@ def test_a_call_in_another_thread_ends_when_the_injector_is_closed() -> None:
                 calls = [others.submit(injector.flush) for _ in range(2)]
                 injector.close()
                 for call in calls:
-                    assert isinstance(call.exception(5), InjectorClosedError)
+                    assert isinstance(call.exception(patience(5)), InjectorClosedError)
     finally:
-        asyncio.run_coroutine_threadsafe(made_by.__aexit__(None, None, None), loop).result(10)
+        asyncio.run_coroutine_threadsafe(made_by.__aexit__(None, None, None), loop).result(patience(10))
         loop.call_soon_threadsafe(loop.stop)
         serving.join()
         loop.close()
 
 
-@pytest.mark.parametrize("patience", [10.0, 0.2])
+@pytest.mark.parametrize("seconds", [60.0, 0.2])
 async def test_g1_records_go_on_while_no_master_answers_however_long_7_1(
-    patience: float, caplog: pytest.LogCaptureFixture
+    seconds: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = InjectorSettings(patience=patience, limits=QUICK)
+    settings = InjectorSettings(patience=seconds, limits=QUICK)
     async with cluster(1) as made, Injector(made.address, "s", settings=settings) as injector:
         await injector.send_many(values(0, 500), [5] * 500)
         await made.leave()
         await injector.send_many(values(500, 1_000), [5] * 500)
-        await asyncio.wait_for(injector.flush(), 10)
+        await asyncio.wait_for(injector.flush(), patience(10))
         await asyncio.sleep(1.0)
-        assert ("no master tells the routing" in caplog.text) is (patience < 1)
+        assert ("no master tells the routing" in caplog.text) is (seconds < 1)
         assert caplog.text.count("no master tells") < 5, "not asked, and not said, without pause"
         await made.start()
         # What changed meanwhile is heard of.
@@ -367,7 +368,7 @@ async def test_g1_records_go_on_while_no_master_answers_however_long_7_1(
             consumer.move(f"{consumer.name}.j1", made.workers[0].address)
         made.changed()
         await injector.send_many(values(1_000, 1_500), [5] * 500)
-        await asyncio.wait_for(injector.flush(), 20)
+        await asyncio.wait_for(injector.flush(), patience(20))
         check_once(made, 1_500)
 
 

@@ -24,6 +24,7 @@ from millwheel.injectors.parsing import FileFormat, TimestampField, TimeUnit
 from millwheel.sdk.errors import UsageError
 from tests.injectors.conftest import Submit
 from tests.injectors.test_with_server import everything
+from tests.patience import patience
 
 FIELD = TimestampField("t", TimeUnit.MICROSECONDS)
 
@@ -146,7 +147,7 @@ async def test_csv_and_files_that_cannot_be_read(server: DevServer, submit: Subm
         await until(lambda: injector.acknowledged("x.log") is not None)
         (logs / "x.log").write_text(line(77))
         with pytest.raises(SourceError, match="must not be truncated"):
-            await asyncio.wait_for(reading, 5)
+            await asyncio.wait_for(reading, patience(5))
         broken = tmp_path / "broken.json"
         broken.write_text("[]")
         with pytest.raises(SourceError, match="nothing is injected twice"):
@@ -195,7 +196,7 @@ async def command(server: DevServer, *arguments: str, **environment: str) -> Out
             [*program, "--address", server.address],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience(60),
             check=False,
             env={**os.environ, "COLUMNS": "200", **environment},
         )
@@ -306,7 +307,7 @@ async def test_a_tail_that_is_ended_leaves_its_process_idle(server: DevServer, s
     await tail_of(server, 10)
     assert await states(server) == {"cli": "active"}
     tail.terminate()
-    assert await asyncio.wait_for(tail.wait(), 20) == 143
+    assert await asyncio.wait_for(tail.wait(), patience(20)) == 143
     assert await states(server) == {"cli": "idle"}
 
 

@@ -27,6 +27,7 @@ from millwheel.sdk.errors import KeyExtractionError, UsageError, ValueEncodeErro
 from tests.injectors import injected_shop as sample
 from tests.injectors.conftest import Submit
 from tests.injectors.injected_shop import Order
+from tests.patience import patience
 from tests.sdk.test_odd_packages import packed
 
 ORDERS = [Order(f"user-{number % 7}", number) for number in range(2_500)]
@@ -155,7 +156,7 @@ async def test_a_delegates_records_are_taken_wherever_the_watermark_is_9(server:
         await driver.flush()
         async with Injector(server.address, "orders", topology=sample.shop, sequencer=driver.sequencer) as delegate:
             await delegate.send(ORDERS[1], timestamp=hours(6), id=1)
-            await asyncio.wait_for(delegate.flush(), 5)
+            await asyncio.wait_for(delegate.flush(), patience(5))
         await driver.finish()
     check_once(await everything(server.address, "echo"), ORDERS[:2])
 
@@ -223,7 +224,7 @@ async def test_no_topology_that_is_submitted_ends_an_injector_4_2(
         assert injector.unacked > 0
         assert "wait for their keys" in caplog.text
         await control.cancel(name.replace("_", "-"))
-        await asyncio.wait_for(injector.finish(), 10)
+        await asyncio.wait_for(injector.finish(), patience(10))
     check_once(rows, ORDERS[:520])
 
 
@@ -237,7 +238,7 @@ async def test_g1_waiting_records_go_on_when_the_code_can_key_them_4_2(server: D
         await asyncio.sleep(0.2)
         assert injector.watermark <= TIMES[0]
         await control.resume("late-shop")
-        await asyncio.wait_for(injector.finish(), 20)
+        await asyncio.wait_for(injector.finish(), patience(20))
     totals = {row["bucket"]: row["count"] for row in await everything(server.address, "totals")}
     assert totals == {"0": 100, "1": 100, "2": 100}
 
@@ -320,7 +321,7 @@ async def test_records_are_throttled_until_the_low_watermark_follows_8_4(server:
         assert not waiting.done(), "the source that holds the watermark back is never throttled, others are"
         await slow.advance(seconds(51))
         await fast.advance(seconds(50))
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, patience(10))
 
 
 async def test_values_and_calls_that_make_no_sense_are_named(server: DevServer, submit: Submit) -> None:

@@ -23,6 +23,7 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
 from millwheel.worker.log import LogCore, LogSettings
 from tests.log.cluster import STREAM, Cluster, cluster_of
+from tests.patience import patience
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ async def test_g8_a_subscriber_leaves_an_owner_that_is_paused_once_another_has_t
         assert owner is not None
         await cluster.take(1)
         await cluster.produce(named(2, 3))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             batches += await collected(subscription, 3)
         assert offsets(batches) == list(range(5))
     await paused.close()
@@ -129,7 +130,7 @@ async def test_an_ack_that_a_broken_call_lost_is_said_again(cluster: Cluster) ->
         await asyncio.sleep(0.05)
         await subscription.ack(3)
         await cluster.take(1)
-        await asyncio.wait_for(subscription.flush(), 5)
+        await asyncio.wait_for(subscription.flush(), patience(5))
         assert subscription.durable == 3
 
 
@@ -195,7 +196,7 @@ async def test_a_subscriber_that_hangs_up_is_forgotten(cluster: Cluster) -> None
     assert isinstance(core, LogCore)
     async with Subscription(STREAM, address=cluster.address):
         assert core.subscribers == 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while core.subscribers:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

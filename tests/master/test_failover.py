@@ -17,12 +17,12 @@ from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import MasterShell
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.memory import MemoryStore
+from tests.patience import patience
 
 from .harness import topology
 from .replica import register_worker, replica
 
 LEASE = 3.0
-MOST = 5.0
 SETTINGS = MasterSettings(intervals_per_computation=50)
 
 
@@ -100,14 +100,10 @@ def owners(known: Catalog) -> set[str]:
     return {one.owner.worker_id for table in known.tables.values() for one in table}
 
 
-async def until_owned_by(coordinator: MemoryCoordinator, expected: set[str]) -> float:
-    """How many seconds that took."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    async with asyncio.timeout(MOST):
-        while True:
-            if owners(await known_to(coordinator)) == expected:
-                return loop.time() - began
+async def until_owned_by(coordinator: MemoryCoordinator, expected: set[str]) -> None:
+    """No lease ends meanwhile: the clock stands still."""
+    async with asyncio.timeout(patience(5)):
+        while owners(await known_to(coordinator)) != expected:  # noqa: ASYNC110 the masters write there
             await asyncio.sleep(0.01)
 
 
@@ -129,8 +125,7 @@ async def test_7_1_a_dead_workers_intervals_are_given_to_others_as_soon_as_its_l
         await let_pass(clock, coordinator, LEASE - 0.1)
         assert owners(await known_to(coordinator)) == {"dead", "alive"}
         await let_pass(clock, coordinator, 0.1)
-        took = await until_owned_by(coordinator, {"alive"})
-        assert LEASE + took <= MOST
+        await until_owned_by(coordinator, {"alive"})
         known = await known_to(coordinator)
         moved = [one for table in known.tables.values() for one in table if one.sequencer != before[one.journal]]
         assert 45 <= len(moved) <= 60
@@ -162,12 +157,9 @@ async def test_7_1_a_standby_leads_as_soon_as_the_killed_leaders_lease_has_ended
         assert not standby.leads, "the leader may only be slow"
         # A worker dies while nobody leads: whoever leads next finds its intervals.
         await let_pass(clock, coordinator, 0.1)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        async with asyncio.timeout(MOST):
+        async with asyncio.timeout(patience(5)):
             await standby.leading()
-        assert LEASE + loop.time() - began <= MOST
-        assert LEASE + loop.time() - began + await until_owned_by(coordinator, {"alive"}) <= MOST
+        await until_owned_by(coordinator, {"alive"})
         record = await standby.ask(CancelTopology("zeitgeist"))
         assert isinstance(record, catalog.TopologyRecord)
         assert record.state == catalog.TOPOLOGY_STATE_CANCELLED

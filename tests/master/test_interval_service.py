@@ -21,6 +21,7 @@ from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.store.contract import JournalMissingError
 from millwheel.store.memory import MemoryStore
+from tests.patience import patience
 
 from .harness import topology
 from .owners import Owner, owner
@@ -70,7 +71,7 @@ class Cluster:
 
 
 async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while True:
             if await look():
                 return
@@ -126,7 +127,7 @@ async def test_a_list_goes_on_where_it_was_through_splits(cluster: Cluster) -> N
 async def test_a_foreign_page_token_is_refused(cluster: Cluster) -> None:
     for token in ("nonsense", "a.b", "Zm9v.Zm9v.Zm9v", "€"):
         with pytest.raises(RequestError) as caught:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(patience(5)):
                 await cluster.client._call(
                     lambda token=token: cluster.client._intervals().ListIntervals(  # type: ignore[misc]
                         wire.ListIntervalsRequest(page_token=token)
@@ -172,7 +173,7 @@ async def test_an_owner_that_does_not_answer_holds_a_change_up_for_a_moment_only
     before = await cluster.first()
     for worker in cluster.workers.values():
         worker.hold.clear()
-    async with asyncio.timeout(6):
+    async with asyncio.timeout(patience(6)):
         moved = await cluster.client.move_interval(named(before.journal))
     assert moved.owner != before.owner
     for worker in cluster.workers.values():

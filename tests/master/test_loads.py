@@ -20,6 +20,7 @@ from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import MasterShell
 from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.store.memory import MemoryStore
+from tests.patience import patience
 
 from .harness import topology
 from .owners import Owner, owner
@@ -50,7 +51,7 @@ async def owned_by(cluster: Cluster, worker: Owner) -> list[wire.IntervalStatus]
 
 
 async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(patience(15)):
         while True:
             if await look():
                 return

@@ -31,6 +31,7 @@ from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
+from tests.patience import patience
 
 from .harness import computation, source, topology
 from .replica import neighbours, register_authority, register_worker, replica
@@ -235,7 +236,7 @@ async def test_a_drain_ends_once_the_workers_have_nothing_to_do(cluster: Cluster
 
 
 async def until(cluster: Cluster, holds: Any) -> control.GetTopologyResponse:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while True:
             found = await cluster.client.get_topology("zeitgeist")
             if holds(found):
@@ -317,7 +318,7 @@ async def test_g7_the_authority_knows_whom_to_expect_before_the_first_injector_a
         incarnations = (await cluster.client.get_topology("zeitgeist")).topology.incarnations.values()
         await cluster.client.cancel("zeitgeist")
         gone = {*incarnations, "injector/queries"}
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             while gone:
                 gone.discard(await servicer.removed.get())
 
@@ -335,7 +336,7 @@ async def test_g8_an_update_that_lets_go_of_a_process_is_told_to_the_authority_t
         streams[0].ClearField("expected_injectors")
         streams[0].expected_injectors.append("p")
         await cluster.client.update(with_code(topology(streams=streams)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             while await servicer.told.get() != ["p"]:
                 pass
         assert servicer.expected == {"queries": ["p"]}
@@ -367,11 +368,13 @@ async def test_7_1_a_vanished_workers_intervals_move_while_the_master_watches(cl
 async def test_health_and_reflection_answer(cluster: Cluster) -> None:
     channel = open_channel(cluster.client.address)
     health = health_pb2_grpc.HealthStub(channel)
-    answer = await health.Check(health_pb2.HealthCheckRequest(service="millwheel.v1.TopologyService"), timeout=5)
+    answer = await health.Check(
+        health_pb2.HealthCheckRequest(service="millwheel.v1.TopologyService"), timeout=patience(5)
+    )
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
     reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
-    (listed,) = [one async for one in reflection.ServerReflectionInfo(iter([request]), timeout=5)]
+    (listed,) = [one async for one in reflection.ServerReflectionInfo(iter([request]), timeout=patience(5))]
     assert "millwheel.v1.RoutingService" in {one.name for one in listed.list_services_response.service}
     await channel.close(None)
 
@@ -384,7 +387,7 @@ async def test_7_1_a_standby_names_the_leader_and_takes_over_when_it_is_gone() -
         second, _ = await new.enter_async_context(replica(coordinator, store, ttl=0.3))
         async with ControlClient(second) as client:
             with pytest.raises(grpc.aio.AioRpcError, match=f"the master at {first} leads"):
-                await client._topologies().ListTopologies(control.ListTopologiesRequest(), timeout=5)
+                await client._topologies().ListTopologies(control.ListTopologiesRequest(), timeout=patience(5))
             await client.upload_package(DIGEST, CODE)
             assert client.address == first
             await client.submit(with_code(topology()), "r1")
@@ -465,7 +468,7 @@ async def test_what_is_asked_of_a_master_that_goes_is_answered_and_not_left_hang
     assert not asked.done()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         error = await refused(asked)
     assert error.reason == "NOT_LEADING"
     await coordinator.close()

@@ -9,6 +9,7 @@ import pytest
 
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import RequestError
+from tests.patience import patience
 
 
 def failure() -> grpc.aio.AioRpcError:
@@ -35,7 +36,7 @@ async def test_a_cancellation_is_not_lost_in_a_call_that_fails_in_the_same_momen
     task = asyncio.create_task(call_until_cancelled(attempts))
     await asyncio.sleep(0.01)
     task.cancel()
-    done, _ = await asyncio.wait([task], timeout=2)
+    done, _ = await asyncio.wait([task], timeout=patience(2))
     task.cancel()
     assert done == {task}, f"the cancelled task went on, attempt {len(attempts)}"
     assert task.cancelled()

@@ -18,6 +18,7 @@ from millwheel.rpc.v1 import control_pb2_grpc, subscription_pb2_grpc
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.sdk.errors import Problem
 from millwheel.store.contract import StoreUnavailableError
+from tests.patience import patience
 
 
 class Failing(control_pb2_grpc.TopologyServiceServicer):
@@ -137,7 +138,7 @@ async def test_a_call_that_the_server_does_not_know_is_told_so() -> None:
     stub = control_pb2_grpc.TopologyServiceStub(channel)
     with pytest.raises(RequestError, match="does not offer this call"):
         async with calling(address):
-            await stub.GetTopology(control.GetTopologyRequest(), timeout=5)
+            await stub.GetTopology(control.GetTopologyRequest(), timeout=patience(5))
     await channel.close(None)
     await server.stop(0)
 
@@ -212,6 +213,6 @@ async def test_only_passing_failures_are_tried_again_and_not_for_ever() -> None:
         await retrying(lambda: failing(FailureCode.NOT_FOUND, 1), patience=5, backoff=quick)
     assert len(attempts) == 1
     attempts.clear()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         with pytest.raises(RequestError):
             await retrying(lambda: failing(FailureCode.ABORTED, 10**9), patience=0.2, backoff=quick)

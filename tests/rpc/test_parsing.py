@@ -16,6 +16,7 @@ from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import FailureCode
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import control_pb2, delivery_pb2
+from tests.patience import patience
 
 BAD = b"\xff\xff\xff\xff"
 PARTS = {"unary_unary", "unary_stream", "stream_unary", "stream_stream"}
@@ -86,7 +87,7 @@ async def read(call: Any, answers: list[bytes]) -> None:
 async def test_bytes_that_are_no_message_are_refused_with_a_reason(part: str, caplog: pytest.LogCaptureFixture) -> None:
     """They ended in UNKNOWN, with a traceback in the server's log."""
     echo, good = Echo(), control_pb2.GetTopologyRequest(name="t").SerializeToString()
-    async with served(echo) as channel, asyncio.timeout(10):
+    async with served(echo) as channel, asyncio.timeout(patience(10)):
         call: Any = channel.stream_stream(f"/echo/{part}")()
         if part.startswith("stream"):
             await call.write(good)
@@ -106,7 +107,7 @@ async def test_bytes_that_are_no_message_are_refused_with_a_reason(part: str, ca
 
 async def test_whole_messages_go_through_as_ever() -> None:
     echo, good = Echo(), delivery_pb2.DeliverRequest().SerializeToString()
-    async with served(echo) as channel, asyncio.timeout(10):
+    async with served(echo) as channel, asyncio.timeout(patience(10)):
         for part in sorted(PARTS):
             call: Any = channel.stream_stream(f"/echo/{part}")()
             await call.write(good)

@@ -20,6 +20,7 @@ import millwheel.cli.main as entry
 assert "grpc" not in sys.modules, "the command line must not import gRPC before it is told how to poll"
 entry.poll_without_threads()
 import grpc
+from tests.patience import patience
 
 def woken():
     found = 0
@@ -37,7 +38,7 @@ async def main():
     async with grpc.aio.insecure_channel(f"127.0.0.1:{{port}}") as channel:
         for _ in range({_CALLS}):
             try:
-                await channel.unary_unary("/a/b")(b"x", timeout=10)
+                await channel.unary_unary("/a/b")(b"x", timeout=patience(10))
             except grpc.aio.AioRpcError as error:
                 assert error.code() is grpc.StatusCode.UNIMPLEMENTED
     print(woken())

@@ -17,6 +17,7 @@ from millwheel.rpc.failures import RequestError
 from millwheel.rpc.gate import Gate
 from millwheel.rpc.identity import ENVIRONMENT, TlsFiles, process_tls, use_tls
 from millwheel.rpc.server import add_health, bind, create_server, set_health
+from tests.patience import patience
 
 HERE = Path(__file__).parent / "certificates"
 
@@ -63,7 +64,7 @@ async def address(changing: TlsFiles) -> AsyncIterator[str]:
 async def ask(address: str) -> int:
     async with open_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=5)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=patience(5))
         return int(answer.status)
 
 
@@ -88,7 +89,7 @@ async def test_a_client_without_a_certificate_of_its_own_is_not_heard(address: s
     credentials = grpc.ssl_channel_credentials(files("one").ca.read_bytes())
     async with grpc.aio.secure_channel(address, credentials) as channel:
         with pytest.raises(grpc.aio.AioRpcError):
-            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=patience(5))
 
 
 async def test_certificates_are_replaced_while_the_server_runs(address: str, changing: TlsFiles) -> None:
@@ -129,8 +130,8 @@ async def test_a_server_says_what_it_waits_for_until_its_role_is_there() -> None
         gate.waits_for = "it waits for the store"
         async with open_channel(address) as typed:
             channel: Any = typed
-            unary = channel.unary_unary("/millwheel.v1.TopologyService/ListTopologies")(b"", timeout=5)
-            stream = channel.unary_stream("/millwheel.v1.RoutingService/WatchRouting")(b"", timeout=5)
+            unary = channel.unary_unary("/millwheel.v1.TopologyService/ListTopologies")(b"", timeout=patience(5))
+            stream = channel.unary_stream("/millwheel.v1.RoutingService/WatchRouting")(b"", timeout=patience(5))
             for answer in (unary, stream.read()):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await answer
@@ -142,7 +143,7 @@ async def test_a_server_says_what_it_waits_for_until_its_role_is_there() -> None
         async with open_channel(address) as typed:
             channel = typed
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary("/millwheel.v1.TopologyService/ListTopologies")(b"", timeout=5)
+                await channel.unary_unary("/millwheel.v1.TopologyService/ListTopologies")(b"", timeout=patience(5))
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     finally:
         await server.stop(0)

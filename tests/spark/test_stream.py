@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.injectors.spark import SinkError, finish_stream
+from tests.patience import patience
 from tests.spark.faults import arm, disarm
 from tests.spark.jobs import DAY, options_for, start, write_trips
 from tests.spark.server import TripServer
@@ -150,7 +151,7 @@ def test_g1_a_driver_killed_between_our_commit_and_sparks_resumes_from_its_check
     log = (tmp_path / "driver.log").open("wb")
     with log, subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True) as driver:
         arm("die-committed-1", str(driver.pid))
-        assert driver.wait(timeout=240) == -signal.SIGKILL, (tmp_path / "driver.log").read_text()[-4_000:]
+        assert driver.wait(timeout=patience(240)) == -signal.SIGKILL, (tmp_path / "driver.log").read_text()[-4_000:]
     assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
     assert server.cursor(query_id(tmp_path)) == 1
     run(spark, server, tmp_path)

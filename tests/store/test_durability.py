@@ -15,6 +15,7 @@ import pytest
 
 from millwheel.store.contract import StoreUnavailableError
 from millwheel.store.database import EmbeddedDatabase
+from tests.patience import patience
 
 APPENDER = """
 import asyncio, sys
@@ -128,7 +129,7 @@ asyncio.run(main())
 
 def fill_and_free(path: Path, fill: str, free: str) -> str:
     command = [sys.executable, "-c", FILLER, str(path), fill, free]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(50), check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

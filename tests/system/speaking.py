@@ -9,6 +9,7 @@ from typing import Any
 
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
+from tests.patience import patience
 from tests.system import words as program
 from tests.system.server import Server, run_cli
 from tests.system.words import Word
@@ -38,7 +39,7 @@ async def submit_source(server: Server, name: str, source: str, attribute: str =
 async def speak(server: Server, *spoken: str, stream: str = "spoken", process: str = "p", first: int = 0) -> None:
     """Inject words, and wait for their ACKs; the process stays open for more."""
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(patience(30)),
         Injector(
             server.address, stream, process=process, topology=program.words if stream == "spoken" else None
         ) as injector,
@@ -52,7 +53,7 @@ async def read(server: Server, stream: str, kind: Any, count: int) -> list[Any]:
     """The first ``count`` records of a stream."""
     found: list[Any] = []
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(patience(30)),
         Subscription(stream, cursor="test", record_type=kind, address=server.address) as subscription,
     ):
         async for batch in subscription:

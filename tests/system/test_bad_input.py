@@ -20,6 +20,7 @@ from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import subscription_pb2, watermark_pb2
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
+from tests.patience import patience
 from tests.system import words as program
 from tests.system.raw import RawInjector
 from tests.system.server import Server, run_cli
@@ -151,7 +152,7 @@ async def test_code_that_fails_on_the_server_alone_is_named_and_harms_nobody(
     monkeypatch.setenv("ONLY_HERE", "1")
     submitted = await run_cli(server.address, "topology", "submit", f"{local}:words")
     assert submitted.code == 0, submitted.err
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while "frobnicate" not in (told := await run_cli(server.address, "watermark", "explain", "local/count")).out:
             assert told.code == 0, told.err
     assert "the code of topology 'local' cannot be loaded" in told.out

@@ -22,6 +22,7 @@ from millwheel.client.subscription import From, Subscription
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.worker.interval import Settings
+from tests.patience import patience
 from tests.system import counting
 from tests.system.counting import Load, Total, WindowCount
 from tests.system.few_workers import FewWorkers, few_workers
@@ -102,14 +103,14 @@ async def test_g11_moves_splits_and_merges_under_load_lose_nothing_and_repeat_no
         stop = asyncio.Event()
         feeding = asyncio.create_task(feed(cluster, load_, stop))
         began = time.monotonic()
-        while not feeding.done() and time.monotonic() - began < (12 if enough(reached) else 60):
+        while not feeding.done() and time.monotonic() - began < (12 if enough(reached) else patience(60)):
             await asyncio.sleep(chance.uniform(0.05, 0.4))
             await reshape(client, chance, reached)
         stop.set()
-        count = await asyncio.wait_for(feeding, 60)
-        windows = Counter(await asyncio.wait_for(everything(cluster.address, "windows", WindowCount), 30))
+        count = await asyncio.wait_for(feeding, patience(60))
+        windows = Counter(await asyncio.wait_for(everything(cluster.address, "windows", WindowCount), patience(30)))
         assert windows == load_.expected(count)
-        totals = await asyncio.wait_for(everything(cluster.address, "totals", Total), 30)
+        totals = await asyncio.wait_for(everything(cluster.address, "totals", Total), patience(30))
         largest = {one.group: one for one in sorted(totals, key=lambda one: one.windows)}
         assert sum(one.records for one in largest.values()) == count
         assert len(totals) == len(windows)

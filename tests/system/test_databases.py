@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import patience
 from tests.system.server import Finished, Server, free_port, run_cli
 from tests.system.speaking import read, speak, submit
 from tests.system.words import Seen
@@ -132,7 +133,7 @@ async def attempt(server: Server) -> Finished | None:
     """Try to start; what a failure said, or None if the server runs."""
     await server.spawn()
     assert server.process.stdout is not None
-    line = await asyncio.wait_for(server.process.stdout.readline(), 20)
+    line = await asyncio.wait_for(server.process.stdout.readline(), patience(20))
     if line:
         return None
     return Finished(await server.process.wait(), "", server.tail())
@@ -252,7 +253,7 @@ async def test_a_damaged_database_is_refused_by_name_and_not_made_worse(
 async def test_a_database_that_was_copied_whole_goes_on(server: Server, tmp_path: Path) -> None:
     await submit(server)
     await speak(server, "one")
-    code, _ = await server.stop()
+    code = await server.stop()
     assert code == 0
     copied = tmp_path / "copy"
     await asyncio.to_thread(shutil.copytree, server.db, copied)

@@ -13,6 +13,7 @@ from millwheel.cli.dev_server import DevServer, DevSettings, running
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
 from millwheel.worker.messages import Appended, Delivery
+from tests.patience import patience
 from tests.system import words as program
 from tests.system.server import run_cli
 from tests.system.speaking import SOURCE
@@ -51,7 +52,7 @@ def break_after(server: DevServer, steps: int, kinds: Sequence[type]) -> str:
 
 async def taken_up(server: DevServer, prefix: str, above: int = 0) -> None:
     """Wait until an interval whose journal begins with ``prefix`` runs here under a sequencer above ``above``."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(patience(15)):
         while True:
             hosted = (one for name, one in server.worker.hosted.items() if name.startswith(prefix))
             if any(one.sequencer > above for one in hosted):
@@ -65,7 +66,7 @@ async def test_g1_an_interval_with_an_internal_error_comes_back_and_loses_nothin
 ) -> None:
     seen: list[Seen] = []
     async with (
-        asyncio.timeout(40),
+        asyncio.timeout(patience(40)),
         Injector(server.address, "spoken", process="p", topology=program.words) as injector,
         Subscription("seen", cursor="c", record_type=Seen, address=server.address, auto_ack=True) as subscription,
     ):
@@ -91,7 +92,7 @@ async def test_g8_productions_go_on_when_their_consumer_has_been_away(server: De
     log = next(name for name, hosted in server.worker.hosted.items() if hosted.built.log_of == "seen")
     before = server.worker.hosted[log].sequencer
     async with (
-        asyncio.timeout(40),
+        asyncio.timeout(patience(40)),
         Injector(server.address, "spoken", process="p", topology=program.words) as injector,
     ):
         await injector.send(Word("w"), timestamp=0, position=0)

@@ -20,6 +20,7 @@ from millwheel.store import layout
 from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.rocks import Batch, Rocks
 from millwheel.worker.shell.metrics import WorkerCollector
+from tests.patience import patience
 from tests.system import words as program
 from tests.system.server import run_cli
 from tests.system.speaking import SOURCE
@@ -75,7 +76,7 @@ class Stored:
         return value
 
 
-async def speak(server: DevServer, name: str, first: int, *spoken: str, wait: float = 20) -> bool:
+async def speak(server: DevServer, name: str, first: int, *spoken: str, wait: float = patience(20)) -> bool:
     """Say words to a topology; whether all of them were ACKed within ``wait`` seconds."""
     stream = "spoken" if name == "words" else "twin-spoken"
     injector = Injector(server.address, stream, process="p", topology=TOPOLOGIES[name])
@@ -103,7 +104,7 @@ async def read(server: DevServer, name: str, count: int) -> list[Seen]:
     found: list[Seen] = []
     stream = "seen" if name == "words" else "twin-seen"
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(patience(20)),
         Subscription(stream, cursor="c", record_type=Seen, address=server.address) as subscription,
     ):
         async for batch in subscription:
@@ -144,7 +145,7 @@ def path(database: Path, tmp_path: Path) -> Path:
 
 async def problems(server: DevServer, part: str) -> str:
     """What is wrong with the cluster, once ``part`` is told."""
-    async with asyncio.timeout(15), ControlClient(server.address) as client:
+    async with asyncio.timeout(patience(15)), ControlClient(server.address) as client:
         while True:
             told = "\n".join((await client.cluster_health()).problems)
             if part in told:

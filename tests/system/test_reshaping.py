@@ -13,6 +13,7 @@ import pytest
 from millwheel.client.control import ControlClient
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import interval_pb2 as wire
+from tests.patience import patience
 from tests.system.counting import Load, Total, WindowCount
 from tests.system.server import Server, run_cli
 from tests.system.test_restarts import FeederProcess, Read, counting_server, follow, verify
@@ -95,7 +96,7 @@ async def test_g11_a_development_server_splits_and_merges_under_load_through_kil
             assert (nowhere.code, nowhere.out) == (6, "")
             assert "start another worker first" in nowhere.err
             (tmp_path / "stop").touch()
-            await asyncio.wait_for(asyncio.gather(*readers), 60)
+            await asyncio.wait_for(asyncio.gather(*readers), patience(60))
         finally:
             for reader in readers:
                 reader.cancel()

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from millwheel.client.subscription import Subscription
+from tests.patience import patience
 from tests.system import counting
 from tests.system.counting import Load, Total, WindowCount
 from tests.system.server import ROOT, Server, run_cli
@@ -135,7 +136,7 @@ async def test_g1_every_result_comes_exactly_once_through_kills_at_any_moment_6_
             await feeder.start()
             killed = await kill_again_and_again(server, feeder, chance, RUNS)
             (tmp_path / "stop").touch()
-            done, _ = await asyncio.wait(readers, timeout=40, return_when=asyncio.FIRST_EXCEPTION)
+            done, _ = await asyncio.wait(readers, timeout=patience(40), return_when=asyncio.FIRST_EXCEPTION)
             for reader in done:
                 reader.result()
             if len(done) < 2:

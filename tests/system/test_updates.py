@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from millwheel.client.injector import Injector
+from tests.patience import patience
 from tests.system import words as program
 from tests.system.server import Finished, Server, run_cli
 from tests.system.speaking import SOURCE, read, speak, submit
@@ -92,7 +93,7 @@ async def test_g1_new_code_takes_over_while_records_flow_and_counts_go_on_withou
     await updated(server, SOURCE)
     await asyncio.sleep(0.3)
     stop.set()
-    sent = await asyncio.wait_for(flowing, 30)
+    sent = await asyncio.wait_for(flowing, patience(30))
     seen = await read(server, "seen", Seen, sent)
     assert len(seen) == sent
     in_order(seen, sent // 20)
@@ -163,7 +164,7 @@ async def test_g1_a_paused_topology_keeps_everything_and_goes_on_where_it_stoppe
         drained = await run_cli(server.address, "topology", "drain", "words")
         assert "topology resume words" in drained.err
         assert "is running" in await command(server, "topology", "resume", "words")
-        await asyncio.wait_for(flushing, 20)
+        await asyncio.wait_for(flushing, patience(20))
     seen = await read(server, "seen", Seen, 120)
     in_order(seen, 6)
 

@@ -13,6 +13,7 @@ from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.messages import AcceptSequencer, Delivery, Report, Send
 from millwheel.worker.shell.host import CoreHost
+from tests.patience import patience
 
 __all__ = ["Answers", "FlakyStore", "ScriptedCore", "World", "delivery", "until"]
 
@@ -72,7 +73,7 @@ class World:
         self.lost_hosts.append((host, reason))
 
 
-async def until(done: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(done: Callable[[], object], seconds: float = patience(10)) -> None:
     """Wait until ``done()``."""
     async with asyncio.timeout(seconds):
         while True:

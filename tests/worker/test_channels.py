@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,23 +39,26 @@ async def test_acks_come_at_once_and_name_what_is_left() -> None:
     assert [(event.token, list(event.remaining)) for event in core.of(Acknowledged)] == [(4, [1, 2]), (4, [])]
 
 
-async def test_refusals_are_sent_again_together_and_less_and_less_often() -> None:
+async def test_refusals_are_sent_again_together_and_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     core, channel, _ = sender()
-    times = []
-    loop = asyncio.get_running_loop()
+    loop, delays = asyncio.get_running_loop(), list[float]()
+    monkeypatch.setattr("millwheel.worker.shell.channels.random.uniform", lambda *_: 1.0)
+
+    def call_later(delay: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        delays.append(delay)
+        return loop.call_later(0, call)
+
+    monkeypatch.setattr(channel, "_loop", SimpleNamespace(call_later=call_later, time=loop.time))
     for round_number in range(4):
-        began = loop.time()
         channel.reply(7, FULL, [0], "full")
         channel.reply(5, NOT_OWNER, (), "moved")
         await resent(core, round_number + 1)
-        times.append(loop.time() - began)
     assert [event.tokens for event in core.of(Resend)] == [[5, 7]] * 4
-    assert times[3] > times[0] * 1.5
+    assert delays == [delays[0] * 2**number for number in range(4)]
     channel.reply(9, ACKED, (), "")
-    began = loop.time()
     channel.reply(7, FULL, [0], "full")
     await resent(core, 5)
-    assert loop.time() - began < 0.1, "an ACK says that the receiver is well again"
+    assert delays[4] == delays[0], "an ACK says that the receiver is well again"
 
 
 async def test_g13_of_a_batch_that_was_refused_in_part_the_rest_is_not_sent_again_4_1() -> None:

@@ -18,6 +18,7 @@ from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.peers import PeerConnection
 from millwheel.worker.shell.runloop import RunQueue
 from millwheel.worker.shell.wire import encode_delivery
+from tests.patience import patience
 from tests.worker.doubles import FlakyStore, ScriptedCore, World, delivery, until
 
 ACKED, FULL = wire.DELIVERY_OUTCOME_ACKED, wire.DELIVERY_OUTCOME_REFUSED_FULL
@@ -209,5 +210,5 @@ async def test_a_call_ends_when_its_sender_has_ended_and_every_batch_is_answered
         await until(lambda: len(answers) == 1)
         assert not reading.done()
         receiver.post(Resend())
-        await asyncio.wait_for(reading, 5)
+        await asyncio.wait_for(reading, patience(5))
     assert answers == [(FULL, [0]), (ACKED, [0])]

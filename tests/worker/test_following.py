@@ -17,6 +17,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.messages import SenderWatermarks
 from millwheel.worker.shell.follower import follow
 from millwheel.worker.shell.watching import SenderWatch, Watermarks
+from tests.patience import patience
 from tests.worker.doubles import until
 
 
@@ -38,7 +39,7 @@ async def test_g8_an_error_does_not_end_the_following_of_the_catalog(
     coordinator, known = Odd(), Catalog()
     await coordinator.transact((), [Put(worker_key("w1"), catalog.WorkerRecord().SerializeToString())])
     changes = follow(coordinator, known)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         await anext(changes)
     assert known.registration("w1") > 0
     assert "odd" in caplog.text

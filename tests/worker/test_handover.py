@@ -26,6 +26,7 @@ from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.opening import Opener, ReadAhead
 from millwheel.worker.shell.runloop import RunQueue
 from tests.interval.stepping import certain
+from tests.patience import patience
 from tests.worker.doubles import ScriptedCore, World, until
 
 JOURNAL = "c.1.j1"
@@ -91,10 +92,12 @@ async def test_the_owner_answers_when_its_journal_is_short_7_1() -> None:
         return [ReleasePrepared(event.request, 3, 90)] if type(event) is PrepareRelease else []
 
     async with serving(MemoryStore(), {}, hosting(ScriptedCore(react))) as stub:
-        answer = await stub.PrepareRelease(wire.PrepareReleaseRequest(journal=JOURNAL, sequencer=5), timeout=5)
+        answer = await stub.PrepareRelease(
+            wire.PrepareReleaseRequest(journal=JOURNAL, sequencer=5), timeout=patience(5)
+        )
         assert (answer.entries, answer.commit) == (3, 90)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await stub.PrepareRelease(wire.PrepareReleaseRequest(journal=JOURNAL, sequencer=4), timeout=5)
+            await stub.PrepareRelease(wire.PrepareReleaseRequest(journal=JOURNAL, sequencer=4), timeout=patience(5))
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
@@ -102,12 +105,12 @@ async def test_an_interval_that_is_lost_meanwhile_does_not_keep_the_master_waiti
     host = hosting(ScriptedCore())
     async with serving(MemoryStore(), {}, host) as stub:
         call = asyncio.ensure_future(
-            stub.PrepareRelease(wire.PrepareReleaseRequest(journal=JOURNAL, sequencer=5), timeout=20)
+            stub.PrepareRelease(wire.PrepareReleaseRequest(journal=JOURNAL, sequencer=5), timeout=patience(20))
         )
         await asyncio.sleep(0.05)
         host.post(Deposed("a successor holds it"))
         with pytest.raises(grpc.aio.AioRpcError) as lost:
-            await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(call, patience(5))
         assert lost.value.code() is grpc.StatusCode.ABORTED
         assert await host.prepare_release() is None
 
@@ -117,7 +120,7 @@ async def test_what_is_read_ahead_is_not_read_again_6_2() -> None:
     ahead: ReadAhead = {}
     async with serving(store, ahead) as stub:
         request = wire.PrepareOpenRequest(computation="c.1", journals=[JOURNAL, "c.1.gone"])
-        await stub.PrepareOpen(request, timeout=5)
+        await stub.PrepareOpen(request, timeout=patience(5))
     assert store.read == list(parts[:2]), "an id segment is read when its filter hits"
     opened = await Opener(store, FenceJournal(JOURNAL, 6), certain, ahead).open()
     assert store.read == list(parts[:2])
@@ -134,7 +137,7 @@ async def test_g13_parts_that_were_read_ahead_are_forgotten_though_the_reading_w
     monkeypatch.setattr(handover, "_KEPT_BYTES", 2)
     ahead: ReadAhead = {}
     async with serving(store, ahead) as stub:
-        await stub.PrepareOpen(wire.PrepareOpenRequest(computation="c.1", journals=[JOURNAL]), timeout=5)
+        await stub.PrepareOpen(wire.PrepareOpenRequest(computation="c.1", journals=[JOURNAL]), timeout=patience(5))
         assert ahead == {(JOURNAL, parts[0]): b"meta"}
         await until(lambda: not ahead)
 

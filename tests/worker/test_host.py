@@ -38,6 +38,7 @@ from millwheel.worker.messages import (
 from millwheel.worker.shell import host as host_module
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.runloop import RunQueue, wall_now
+from tests.patience import patience
 from tests.worker.doubles import Answers, FlakyStore, ScriptedCore, World, delivery, until
 
 NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
@@ -182,7 +183,7 @@ async def test_g8_a_hook_that_keeps_its_cancellation_to_itself_does_not_keep_a_h
     rig.core.react = lambda event: [AsyncHook(1, stubborn())] if type(event) is Tick else ()
     rig.host.post(Tick())
     await asyncio.sleep(0.01)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         await rig.host.close()
     assert "1 hooks go on" in caplog.text
     release.set()

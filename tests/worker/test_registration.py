@@ -13,9 +13,10 @@ from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.catalog_keys import worker_key
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.shell.registration import Registration, WorkerIdTakenError
+from tests.patience import patience
 
 KEY = worker_key("w1")
-TTL = 0.3
+TTL = patience(0.3)
 
 
 class Rig:
@@ -35,7 +36,7 @@ class Rig:
         return 0 if entry is None else entry.created
 
     async def registered_after(self, revision: int) -> int:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             while True:
                 created = await self.created()
                 if created > revision:
@@ -80,16 +81,18 @@ async def test_7_1_a_lease_that_has_ended_costs_the_intervals_and_brings_another
 
 async def test_giving_up_the_registration_does_the_same_at_once() -> None:
     coordinator = MemoryCoordinator()
-    async with registered(coordinator) as rig:
+    rig = Rig(coordinator, ttl=3_600.0)
+    await rig.registration.start()
+    try:
         before = await rig.created()
-        began = asyncio.get_running_loop().time()
         rig.registration.renew_from_scratch()
         rig.registration.renew_from_scratch()
         after = await rig.registered_after(before)
-        assert asyncio.get_running_loop().time() - began < TTL / 3
         assert rig.lapses == 1
         await asyncio.sleep(TTL)
         assert await rig.created() == after, "asked twice at once, done once"
+    finally:
+        await rig.registration.close()
     await coordinator.close()
 
 
@@ -215,10 +218,10 @@ async def test_a_transaction_that_takes_effect_late_does_not_cost_the_registrati
 async def test_a_worker_is_refused_by_the_name_of_the_setting_while_another_has_its_id_7_1() -> None:
     """It took the name, and the intervals; both opened what was assigned to it, under the same sequencers."""
     coordinator = MemoryCoordinator()
-    first = Rig(coordinator, ttl=0.1)
+    first = Rig(coordinator, ttl=patience(0.1))
     await first.registration.start()
     before = await first.created()
-    second = Rig(coordinator, "10.0.0.2:7433", ttl=0.1)
+    second = Rig(coordinator, "10.0.0.2:7433", ttl=patience(0.1))
     with pytest.raises(WorkerIdTakenError, match=r"the worker process at 10.0.0.1:7433 .*, and lives") as caught:
         await second.registration.start()
     assert "worker.id" in caught.value.remedy
@@ -236,7 +239,7 @@ async def test_of_two_that_start_with_one_id_at_once_one_is_refused_7_1() -> Non
     """Both saw the name free. The second took away what the first had put meanwhile: it owned nothing, and said so to
     nobody."""
     coordinator = MemoryCoordinator()
-    rigs = [Rig(coordinator, ttl=0.2), Rig(coordinator, "10.0.0.2:7433", ttl=0.2)]
+    rigs = [Rig(coordinator, ttl=patience(0.2)), Rig(coordinator, "10.0.0.2:7433", ttl=patience(0.2))]
     found = await asyncio.gather(*(rig.registration.start() for rig in rigs), return_exceptions=True)
     assert sorted(map(type, found), key=repr) == [type(None), WorkerIdTakenError]
     winner = rigs[found.index(None)]

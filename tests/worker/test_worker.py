@@ -30,6 +30,7 @@ from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosted import Hosted
 from millwheel.worker.shell.watching import Watermarks
 from millwheel.worker.shell.worker import Worker, WorkerSettings
+from tests.patience import patience
 from tests.worker.doubles import FlakyStore, ScriptedCore, until
 
 
@@ -92,7 +93,7 @@ async def test_g8_an_interval_that_is_lost_while_others_are_let_go_of_is_let_go_
     dropping = asyncio.create_task(one._drop_all())
     await asyncio.sleep(0)
     second.post(Deposed("a successor holds the journal"))
-    await asyncio.wait_for(dropping, 5)
+    await asyncio.wait_for(dropping, patience(5))
     assert one.hosted == {}
 
 
@@ -119,7 +120,7 @@ async def test_7_1_a_worker_whose_lease_has_ended_lets_go_of_all_at_once_althoug
         assert not dropping.done()
     finally:
         end.set()
-        await asyncio.wait_for(dropping, 5)
+        await asyncio.wait_for(dropping, patience(5))
 
 
 async def test_g4_a_refusal_of_an_earlier_owners_report_does_not_end_its_successor_here_6_2(tmp_path: Path) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from threading import get_ident
+from concurrent.futures import Future
+from contextlib import suppress
+from threading import Thread, get_ident
 from typing import Any, ClassVar, NamedTuple, cast
 
 from cassandra import AuthenticationFailed, OperationTimedOut
+from cassandra.cluster import Cluster
 from cassandra.connection import Connection, ConnectionException, ConnectionShutdown
 
 __all__ = ["LoopThread", "connection_class", "hang_up"]
@@ -39,7 +42,7 @@ class LoopThread(NamedTuple):
 
 def connection_class(home: LoopThread) -> type[Connection]:
     """The connections of one store, which is used in ``home``."""
-    return type("LoopConnection", (_LoopConnection,), {"home": home, "open_ones": {}})
+    return type("LoopConnection", (_LoopConnection,), {"home": home, "open_ones": {}, "cluster": None})
 
 
 async def hang_up(kind: type[Connection]) -> None:
@@ -59,6 +62,8 @@ class _LoopConnection(Connection):  # type: ignore[misc]
     home: ClassVar[LoopThread]
     open_ones: ClassVar[dict[_LoopConnection, asyncio.Future[None]]]
     """Those whose transport is not closed yet, with what tells of its end; looked at and changed in the loop alone."""
+    cluster: ClassVar[Cluster | None]
+    """The driver that makes these connections, once it has connected. It ends where it finds the loop closed."""
     is_closed: bool
 
     @classmethod
@@ -81,20 +86,59 @@ class _LoopConnection(Connection):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._transport: asyncio.WriteTransport | None = None
-        opening = asyncio.run_coroutine_threadsafe(self._open(), self.home.loop)
+        self._opening: asyncio.Task[None] | None = None
+        opened: Future[None] = Future()
+        self._call(self._open, opened)
         try:
-            opening.result(self.connect_timeout)
+            opened.result(self.connect_timeout)
         except TimeoutError:
-            opening.cancel()
             self.close()
+            self._call(self._give_up)
             raise OperationTimedOut(f"no connection to {self.endpoint} within {self.connect_timeout:g} s") from None
         self._send_options_message()
 
-    async def _open(self) -> None:
+    def _call(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Have the loop call it; if the loop is closed, end the driver and raise ConnectionShutdown.
+
+        No coroutine is made outside of the loop's thread: a closed loop would leave it never awaited.
+        """
+        try:
+            self.home.call(call, *arguments)
+        except RuntimeError:
+            self.close()
+            self.end_driver()
+            raise ConnectionShutdown(f"the event loop of the connection to {self.endpoint} is closed") from None
+
+    @classmethod
+    def end_driver(cls) -> None:
+        """End the driver, where nobody can wait for it: its loop is closed, or its opening was cancelled.
+
+        It gets a thread of its own: the end waits for the driver's threads, and the caller may be one of them.
+        """
+        cluster, cls.cluster = cls.cluster, None
+        if cluster is not None:
+            Thread(target=cluster.shutdown, name="millwheel-cassandra-end", daemon=True).start()
+
+    def _open(self, opened: Future[None]) -> None:
+        if not self.is_closed:
+            self._opening = self.home.loop.create_task(self._connect(opened))
+
+    def _give_up(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+
+    async def _connect(self, opened: Future[None]) -> None:
         address, port = self.endpoint.resolve()
-        await self.home.loop.create_connection(
-            lambda: _Protocol(self), address, port, ssl=self.ssl_context, family=self.endpoint.socket_family
-        )
+        try:
+            await self.home.loop.create_connection(
+                lambda: _Protocol(self), address, port, ssl=self.ssl_context, family=self.endpoint.socket_family
+            )
+        except BaseException as error:
+            opened.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            opened.set_result(None)
 
     def opened(self, transport: asyncio.WriteTransport) -> None:
         """The loop has connected."""
@@ -108,7 +152,7 @@ class _LoopConnection(Connection):  # type: ignore[misc]
     def push(self, data: bytes) -> None:
         """Send."""
         assert self._transport is not None, "nothing is sent before the connection is there"
-        self.home.call(self._transport.write, data)
+        self._call(self._transport.write, data)
 
     def received(self, data: bytes) -> None:
         """Take in what has come; what cannot be understood ends the connection."""
@@ -128,7 +172,7 @@ class _LoopConnection(Connection):  # type: ignore[misc]
             try:
                 self.home.loop.call_soon_threadsafe(self._transport.abort)
             except RuntimeError:
-                """The loop is closed, and its sockets with it."""
+                """The loop is closed. The socket is closed as soon as nothing refers to it."""
         if not self.is_defunct:
             failure = ConnectionShutdown(f"the connection to {self.endpoint} was closed")
             self.error_all_requests(failure)
@@ -171,4 +215,5 @@ class _Timer:
     def cancel(self) -> None:
         self._cancelled = True
         if self._handle is not None:
-            self._home.call(self._handle.cancel)
+            with suppress(RuntimeError):  # the loop is closed, and calls nothing any more
+                self._home.call(self._handle.cancel)

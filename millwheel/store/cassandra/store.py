@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import AsyncGenerator, Sequence
 from typing import Self
 
 from cassandra.connection import Connection
@@ -18,7 +19,7 @@ from millwheel.store.cassandra.schema import prepare_keyspace, until_known
 from millwheel.store.cassandra.session import Session, connect, writing_at
 from millwheel.store.cassandra.settings import CassandraSettings
 from millwheel.store.cassandra.states import States
-from millwheel.store.contract import Append, JournalHead, PartId, StateRow, StoreError
+from millwheel.store.contract import Append, JournalHead, PartId, StateRow, StoreError, StoreUnavailableError
 
 __all__ = ["CassandraStore"]
 
@@ -26,7 +27,8 @@ __all__ = ["CassandraStore"]
 class CassandraStore:
     """A :class:`~millwheel.store.contract.StateStore` on Apache Cassandra.
 
-    While Cassandra is away every call raises StoreUnavailableError; it connects again by itself.
+    While Cassandra is away every call raises StoreUnavailableError; it connects again by itself. A store that is left
+    open is closed when its event loop ends as ``asyncio.run`` ends it.
     """
 
     def __init__(self, session: Session, journals: Journals, parts: Parts, states: States) -> None:
@@ -35,6 +37,7 @@ class CassandraStore:
         self._journals = journals
         self._parts = parts
         self._states = states
+        self._at_loop_end: AsyncGenerator[None, None] | None = self._close_at_loop_end()
 
     @classmethod
     async def open(cls, settings: CassandraSettings) -> Self:
@@ -44,16 +47,26 @@ class CassandraStore:
         foreign keyspace or a newer schema; the message names the setting.
         """
         kind = connection_class(LoopThread.here())
+        abandoned = threading.Event()
         try:
-            return await asyncio.to_thread(cls._open, settings, kind)
-        except Exception:
+            store = await asyncio.to_thread(cls._open, settings, kind, abandoned)
+        except BaseException:
+            # A cancellation does not end the thread. Whichever of the two comes second ends the driver.
+            abandoned.set()
+            kind.end_driver()
             await hang_up(kind)
             raise
+        if store._at_loop_end is not None:
+            await anext(store._at_loop_end)
+        return store
 
     @classmethod
-    def _open(cls, settings: CassandraSettings, kind: type[Connection]) -> Self:
-        cluster, driver = connect(settings, kind)
+    def _open(cls, settings: CassandraSettings, connections: type[Connection], abandoned: threading.Event) -> Self:
+        cluster, driver = connect(settings, connections)
+        connections.cluster = cluster
         try:
+            if abandoned.is_set():
+                raise StoreUnavailableError("the opening of the store was cancelled")
             buckets, kinds = until_known(
                 lambda: (
                     prepare_keyspace(settings, cluster, driver),
@@ -145,3 +158,13 @@ class CassandraStore:
     async def close(self) -> None:
         """See :meth:`StateStore.close`."""
         await self._session.close()
+        at_loop_end, self._at_loop_end = self._at_loop_end, None
+        if at_loop_end is not None:
+            await at_loop_end.aclose()
+
+    async def _close_at_loop_end(self) -> AsyncGenerator[None, None]:
+        """An event loop that ends first closes the asynchronous generators that have begun."""
+        try:
+            yield
+        finally:
+            await self._session.close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -28,19 +29,35 @@ def settings() -> CassandraSettings:
     return cassandra_settings(cassandra(), KEYSPACE)
 
 
+OpenStore = Callable[[CassandraSettings], Awaitable[CassandraStore]]
+
+
 @pytest.fixture
-async def store(settings: CassandraSettings) -> AsyncIterator[CassandraStore]:
-    opened = await CassandraStore.open(settings)
-    yield opened
-    await opened.close()
+async def open_store() -> AsyncIterator[OpenStore]:
+    """Opens stores, and closes them whatever the test comes to."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(settings: CassandraSettings) -> CassandraStore:
+            store = await CassandraStore.open(settings)
+            stack.push_async_callback(store.close)
+            return store
+
+        yield opened
+
+
+@pytest.fixture
+async def store(settings: CassandraSettings, open_store: OpenStore) -> CassandraStore:
+    return await open_store(settings)
 
 
 @pytest.fixture
 def driver(settings: CassandraSettings) -> Iterator[Any]:
     """The superuser's session, to look at what is stored and to spoil it."""
     cluster, session = connect(settings, Cluster.connection_class)
-    yield session
-    cluster.shutdown()
+    try:
+        yield session
+    finally:
+        cluster.shutdown()
 
 
 @pytest.fixture

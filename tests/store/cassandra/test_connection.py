@@ -12,9 +12,11 @@ from cassandra.cluster import Cluster, ResponseFuture
 from cassandra.connection import Connection, ConnectionShutdown, DefaultEndPoint
 
 from millwheel.core.keys import ALL_KEYS
-from millwheel.store.cassandra import CassandraSettings, CassandraStore
+from millwheel.store.cassandra import CassandraSettings
 from millwheel.store.cassandra.connection import LoopThread, connection_class
 from millwheel.store.contract import Append, StateRow, StoreUnavailableError
+from tests.patience import patience
+from tests.store.cassandra.conftest import OpenStore
 
 
 async def test_a_node_that_hangs_up_before_it_is_ready_has_given_no_connection() -> None:
@@ -31,7 +33,7 @@ async def test_a_node_that_hangs_up_before_it_is_ready_has_given_no_connection()
 
 
 async def test_a_connection_that_the_driver_leaves_open_is_closed_with_the_store(
-    settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch
+    settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch, open_store: OpenStore
 ) -> None:
     """A pool that was being made while the session ended was nobody's, and its sockets stayed open."""
     left: list[Connection] = []
@@ -44,7 +46,7 @@ async def test_a_connection_that_the_driver_leaves_open_is_closed_with_the_store
 
     connect = Cluster.connect
     monkeypatch.setattr(Cluster, "connect", connect_once_more)
-    store = await CassandraStore.open(settings)
+    store = await open_store(settings)
     (one,) = left
     assert not one.is_closed
     await store.close()
@@ -53,25 +55,27 @@ async def test_a_connection_that_the_driver_leaves_open_is_closed_with_the_store
 
 
 async def test_a_further_page_that_never_comes_is_not_waited_for_past_the_deadline(
-    settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch
+    settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch, open_store: OpenStore
 ) -> None:
     """The driver sets a deadline to the first page alone."""
-    store = await CassandraStore.open(replace(settings, timeout_seconds=0.5))
+    store = await open_store(replace(settings, timeout_seconds=0.5))
     try:
         rows = [StateRow(b"%05d" % number, 1, b"state") for number in range(2_000)]
         await store.write_states("many-pages", "j", 1, rows)
         assert len(await store.scan_states("many-pages", ALL_KEYS, None, 2_000)) == 2_000
         monkeypatch.setattr(ResponseFuture, "start_fetching_next_page", lambda _: None)
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(patience(10.0)):
             with pytest.raises(StoreUnavailableError, match="did not answer in time"):
                 await store.scan_states("many-pages", ALL_KEYS, None, 2_000)
     finally:
         await store.close()
 
 
-async def test_g13_requests_leave_nothing_behind_that_only_the_collector_finds(settings: CassandraSettings) -> None:
+async def test_g13_requests_leave_nothing_behind_that_only_the_collector_finds(
+    settings: CassandraSettings, open_store: OpenStore
+) -> None:
     """A request and who waited for it knew each other: entries stayed in memory, and collecting them took 100 ms."""
-    store = await CassandraStore.open(settings)
+    store = await open_store(settings)
     try:
         await store.create_journal("leaves-nothing")
         await store.fence("leaves-nothing", 1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,56 +20,93 @@ from millwheel.store.contract import (
     StoreUnavailableError,
 )
 from tests.components import cassandra
-from tests.store.cassandra.owner import append_for_certain
+from tests.patience import patience
+from tests.store.cassandra.conftest import OpenStore
+from tests.store.cassandra.owner import append_for_certain, until_available
+
+
+@pytest.fixture(autouse=True)
+def mended() -> Iterator[None]:
+    """Whatever a test does to the node is made good after it: the node is shared by all tests."""
+    (node,) = cassandra().nodes
+    try:
+        yield
+    finally:
+        node.resume()
+        node.start()
+
+
+class _Owner:
+    """Appends one entry after the other until it is stopped. Its outcomes are known in the end, each of them."""
+
+    def __init__(self, store: CassandraStore, journal: str) -> None:
+        self._store, self._journal = store, journal
+        self._stopped = asyncio.Event()
+        self._task = asyncio.create_task(self._own())
+        self.commits = 0
+        self.unknown = 0
+
+    async def _own(self) -> None:
+        while not self._stopped.is_set():
+            append = Append(5, self.commits + 1, 0, (), b"entry %d" % (self.commits + 1))
+            await append_for_certain(self._store, self._journal, append, on_unknown=self._count_unknown)
+            self.commits += 1
+
+    def _count_unknown(self) -> None:
+        self.unknown += 1
+
+    async def more_commits(self, number: int) -> None:
+        until = self.commits + number
+        await self._until(lambda: self.commits >= until)
+
+    async def more_unknown(self) -> None:
+        before = self.unknown
+        await self._until(lambda: self.unknown > before)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(patience(60)):
+            while not holds():
+                assert not self._task.done(), repr(self._task)
+                await asyncio.sleep(0.01)
+
+    async def stop(self) -> None:
+        self._stopped.set()
+        await self._task
 
 
 async def test_g2_each_append_takes_effect_once_through_stops_and_kills_of_cassandra(
-    settings: CassandraSettings, name: str
+    settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
     (node,) = cassandra().nodes
-    store = await CassandraStore.open(replace(settings, timeout_seconds=0.4))
     await store.create_journal(name)
     await store.fence(name, 5)
-    done = asyncio.Event()
-    uncertain = 0
-
-    async def own() -> int:
-        nonlocal uncertain
-        commit = 0
-        while not done.is_set():
-            commit += 1
-            uncertain += await append_for_certain(store, name, Append(5, commit, 0, (), b"entry %d" % commit))
-        return commit
-
-    owner = asyncio.create_task(own())
+    owner = _Owner(await open_store(replace(settings, timeout_seconds=0.4)), name)
     try:
         for pause in (0.2, 0.6, 1.5):
-            await asyncio.sleep(0.5)
+            await owner.more_commits(10)
             node.pause()
             await asyncio.sleep(pause)
             node.resume()
-        await asyncio.sleep(0.3)
+        await owner.more_commits(10)
         node.kill()
-        await asyncio.sleep(0.5)
+        await owner.more_unknown()
         await asyncio.to_thread(node.start)
-        await asyncio.sleep(2.0)
+        await owner.more_commits(10)
     finally:
         node.resume()
-        done.set()
-    commits = await owner
-    assert uncertain > 0
-    assert commits > 50
+        await asyncio.to_thread(node.start)
+        await owner.stop()
+    commits = owner.commits
     assert await store.read_head(name) == JournalHead(5, commits, 0, ())
     assert await store.read_entries(name, 1, commits) == [b"entry %d" % commit for commit in range(1, commits + 1)]
-    await store.close()
 
 
 async def test_g3_what_a_zombie_had_on_its_way_is_refused_when_it_arrives_late_6_2(
-    settings: CassandraSettings, store: CassandraStore, name: str
+    settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
     """The zombie's append waits in a node that stands still, together with its successor's fence."""
     (node,) = cassandra().nodes
-    zombie = await CassandraStore.open(replace(settings, timeout_seconds=0.3))
+    zombie = await open_store(replace(settings, timeout_seconds=0.3))
     await store.create_journal(name)
     await zombie.fence(name, 5)
     node.pause()
@@ -87,15 +124,15 @@ async def test_g3_what_a_zombie_had_on_its_way_is_refused_when_it_arrives_late_6
     last = await store.read_head(name)
     assert last == JournalHead(6, head.commit + 1, 0, ())
     assert (await store.read_entries(name, 1, last.commit))[-1] == b"successor"
-    await zombie.close()
 
 
 async def test_every_call_says_that_cassandra_is_away_and_works_again_when_it_is_back(
-    settings: CassandraSettings, name: str
+    settings: CassandraSettings, name: str, open_store: OpenStore
 ) -> None:
     (node,) = cassandra().nodes
-    store = await CassandraStore.open(replace(settings, timeout_seconds=0.5))
-    await store.create_journal(name)
+    patient = await open_store(settings)
+    store = await open_store(replace(settings, timeout_seconds=0.5))
+    await patient.create_journal(name)
     node.kill()
     try:
         for call in (
@@ -111,24 +148,19 @@ async def test_every_call_says_that_cassandra_is_away_and_works_again_when_it_is
                 await call()
     finally:
         await asyncio.to_thread(node.start)
-    deadline = time.monotonic() + 20
-    while True:
-        with contextlib.suppress(StoreUnavailableError):
-            assert (await store.fence(name, 1)).sequencer == 1
-            break
-        assert time.monotonic() < deadline
-    await store.write_states(name, name, 1, [StateRow(b"k", 1, b"v")])
-    assert await store.read_states(name, [b"k"]) == [StateRow(b"k", 1, b"v")]
-    await store.close()
+    async with asyncio.timeout(patience(20)):
+        await until_available(lambda: store.write_states(name, name, 1, [StateRow(b"k", 1, b"v")]))
+        assert await until_available(lambda: store.read_states(name, [b"k"])) == [StateRow(b"k", 1, b"v")]
+        assert (await until_available(lambda: store.read_head(name))).commit == 0
 
 
 async def test_a_refused_login_is_tried_again_until_it_is_let_in(
-    settings: CassandraSettings, driver: Any, store: CassandraStore, name: str
+    settings: CassandraSettings, driver: Any, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
     """The driver gave a node up for good that had refused one, as all do while the passwords' replica is away."""
     driver.execute(f"CREATE ROLE {name} WITH PASSWORD = 'p' AND LOGIN = true")
     driver.execute(f"GRANT SELECT ON KEYSPACE {settings.keyspace} TO {name}")
-    refused = await CassandraStore.open(replace(settings, username=name, password="p", timeout_seconds=0.5))
+    refused = await open_store(replace(settings, username=name, password="p", timeout_seconds=0.5))
     driver.execute(f"ALTER ROLE {name} WITH PASSWORD = 'other'")
     await asyncio.sleep(2.1)  # for as long passwords are remembered
     for pool in refused._session._driver.get_pools():
@@ -137,32 +169,26 @@ async def test_a_refused_login_is_tried_again_until_it_is_let_in(
         await refused.list_parts(name)
     await asyncio.sleep(0.5)
     driver.execute(f"ALTER ROLE {name} WITH PASSWORD = 'p'")
-    deadline = time.monotonic() + 20
-    while True:
-        with contextlib.suppress(StoreUnavailableError):
-            assert await refused.list_parts(name) == []
-            break
-        assert time.monotonic() < deadline
-    await refused.close()
+    async with asyncio.timeout(patience(20)):
+        assert await until_available(lambda: refused.list_parts(name)) == []
 
 
 async def test_what_cassandra_refuses_of_an_open_store_is_tried_again(
-    settings: CassandraSettings, driver: Any, name: str
+    settings: CassandraSettings, driver: Any, name: str, open_store: OpenStore
 ) -> None:
     """As a node does that has just joined and has not heard of the tables: intervals were given up for it, for good."""
-    store = await CassandraStore.open(replace(settings, keyspace=name, timeout_seconds=0.5))
+    store = await open_store(replace(settings, keyspace=name, timeout_seconds=0.5))
     driver.execute(f"DROP TABLE {name}.parts")
     with pytest.raises(StoreUnavailableError, match=r"does not know the tables.*tried again"):
         await store.list_parts(name)
-    await store.close()
 
 
 async def test_what_waited_past_its_deadline_is_not_sent_any_more(
-    settings: CassandraSettings, store: CassandraStore, name: str
+    settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
     """One request at a time: the first is in a node that stands still, the second waits until it is late."""
     (node,) = cassandra().nodes
-    slow = await CassandraStore.open(replace(settings, timeout_seconds=0.5, concurrent_writes=1))
+    slow = await open_store(replace(settings, timeout_seconds=0.5, concurrent_writes=1))
     node.pause()
     try:
         results = await asyncio.gather(
@@ -174,40 +200,39 @@ async def test_what_waited_past_its_deadline_is_not_sent_any_more(
         node.resume()
     assert [type(result) for result in results] == [StoreUnavailableError] * 2
     assert "not sent" in str(results[1])
-    await asyncio.sleep(0.5)
-    assert [row is not None for row in await store.read_states(name, [b"first", b"second"])] == [True, False]
-    await slow.close()
+    async with asyncio.timeout(patience(20)):
+        while (await store.read_states(name, [b"first"])) == [None]:  # noqa: ASYNC110 the node writes it
+            await asyncio.sleep(0.05)
+    await store.write_states(name, name, 1, [StateRow(b"third", 1, b"sent behind them")])
+    assert await store.read_states(name, [b"second"]) == [None]
 
 
 async def test_g13_a_flush_that_takes_longer_than_a_deadline_gets_through(
-    settings: CassandraSettings, store: CassandraStore, name: str
+    settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
     """What had to wait at the gate for longer was not sent; the repetition began anew, and came as far: for ever."""
-    slow = await CassandraStore.open(replace(settings, timeout_seconds=0.3, concurrent_writes=1))
     rows = [StateRow(b"key %d" % number, 1, b"value") for number in range(10_000)]
-    async with asyncio.timeout(30):
-        while True:
-            with contextlib.suppress(StoreUnavailableError):
-                began = time.monotonic()
-                await slow.write_states(name, name, 1, rows)
-                break
-    assert time.monotonic() - began > 0.3
+    single = await open_store(replace(settings, concurrent_writes=1))
+    began = time.monotonic()
+    await single.write_states(f"{name}_timed", name, 1, rows)
+    third = (time.monotonic() - began) / 3
+    slow = await open_store(replace(settings, timeout_seconds=third, concurrent_writes=1))
+    async with asyncio.timeout(patience(30)):
+        await until_available(lambda: slow.write_states(name, name, 1, rows))
     assert await store.read_states(name, [rows[0].key, rows[-1].key]) == [rows[0], rows[-1]]
-    await slow.close()
 
 
-async def test_closing_fails_what_is_outstanding(settings: CassandraSettings, name: str) -> None:
+async def test_closing_fails_what_is_outstanding(settings: CassandraSettings, name: str, open_store: OpenStore) -> None:
     (node,) = cassandra().nodes
-    store = await CassandraStore.open(settings)
+    store = await open_store(settings)
     await store.create_journal(name)
     node.pause()
     try:
         outstanding = asyncio.create_task(store.fence(name, 1))
         await asyncio.sleep(0.2)
-        begun = time.monotonic()
-        await store.close()
-        with pytest.raises(StoreUnavailableError, match="closed"):
-            await outstanding
-        assert time.monotonic() - begun < 5
+        async with asyncio.timeout(patience(5)):
+            await store.close()
+            with pytest.raises(StoreUnavailableError, match="closed"):
+                await outstanding
     finally:
         node.resume()

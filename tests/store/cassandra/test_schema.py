@@ -14,6 +14,7 @@ from millwheel.store.cassandra import CassandraSettings, CassandraStore, StoreSe
 from millwheel.store.cassandra.failures import is_unknown
 from millwheel.store.cassandra.schema import MIGRATIONS, prepare_keyspace, until_known
 from millwheel.store.contract import Append, StoreUnavailableError
+from tests.store.cassandra.conftest import OpenStore
 
 
 async def test_many_that_open_a_new_keyspace_at_once_share_it(settings: CassandraSettings, name: str) -> None:
@@ -139,14 +140,15 @@ async def test_a_newer_schema_and_another_owner_are_refused_by_name(
         await CassandraStore.open(fresh)
 
 
-async def test_a_migration_that_was_cut_short_is_finished(settings: CassandraSettings, driver: Any, name: str) -> None:
+async def test_a_migration_that_was_cut_short_is_finished(
+    settings: CassandraSettings, driver: Any, name: str, open_store: OpenStore
+) -> None:
     fresh = replace(settings, keyspace=name)
     await (await CassandraStore.open(fresh)).close()
     driver.execute(f"UPDATE {name}.schema_version SET version = 0 WHERE owner = 'openmillwheel'")
     driver.execute(f"DROP TABLE {name}.states")
-    store = await CassandraStore.open(fresh)
+    store = await open_store(fresh)
     assert await store.read_states("c", [b"k"]) == [None]
-    await store.close()
 
 
 async def test_the_number_of_buckets_stays_what_the_keyspace_was_made_with(
@@ -158,13 +160,13 @@ async def test_the_number_of_buckets_stays_what_the_keyspace_was_made_with(
 
 
 async def test_a_role_that_may_only_read_is_told_what_it_needs_and_goes_on_when_it_has_it(
-    settings: CassandraSettings, driver: Any, store: CassandraStore, name: str
+    settings: CassandraSettings, driver: Any, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
     driver.execute(f"CREATE ROLE {name} WITH PASSWORD = 'p' AND LOGIN = true")
     driver.execute(f"GRANT SELECT ON KEYSPACE {settings.keyspace} TO {name}")
     await store.create_journal(name)
     await store.fence(name, 1)
-    reader = await CassandraStore.open(replace(settings, username=name, password="p", timeout_seconds=0.5))
+    reader = await open_store(replace(settings, username=name, password="p", timeout_seconds=0.5))
     assert (await reader.read_head(name)).sequencer == 1
     append = Append(1, 1, 0, (), b"entry")
     with pytest.raises(StoreUnavailableError, match=rf"GRANT SELECT, MODIFY ON KEYSPACE {settings.keyspace}"):
@@ -173,4 +175,3 @@ async def test_a_role_that_may_only_read_is_told_what_it_needs_and_goes_on_when_
     await asyncio.sleep(0.5)
     await reader.append(name, append)
     assert await store.read_entries(name, 1, 1) == [b"entry"]
-    await reader.close()

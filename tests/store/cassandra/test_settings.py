@@ -13,6 +13,7 @@ from cassandra.query import PreparedStatement
 from deploy.local.child import free_ports
 from millwheel.store.cassandra import CassandraSettings, CassandraStore, StoreSettingsError
 from millwheel.store.contract import Append, PartId, StateRow, StoreUnavailableError
+from tests.store.cassandra.conftest import OpenStore
 
 
 @pytest.mark.parametrize("keyspace", ["", "Upper", "1st", "a-b", "a" * 49, "system; DROP KEYSPACE x"])
@@ -57,9 +58,9 @@ def test_g3_a_level_that_two_owners_could_both_be_acknowledged_at_is_no_choice_6
 
 @pytest.mark.parametrize("level", ["each_quorum", "all"])
 async def test_writes_are_acknowledged_by_as_many_replicas_as_are_asked_for(
-    settings: CassandraSettings, name: str, level: str
+    settings: CassandraSettings, name: str, level: str, open_store: OpenStore
 ) -> None:
-    store = await CassandraStore.open(replace(settings, write_consistency=level))
+    store = await open_store(replace(settings, write_consistency=level))
     try:
         await store.create_journal(name)
         await store.fence(name, 1)

@@ -14,6 +14,7 @@ import pytest
 
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import Append, StoreUnavailableError
+from tests.store.cassandra.conftest import OpenStore
 
 CERTIFICATES: Final = Path(__file__).parents[2] / "rpc" / "certificates"
 
@@ -42,8 +43,8 @@ async def behind_tls(settings: CassandraSettings) -> AsyncIterator[CassandraSett
     server.close()
 
 
-async def test_a_store_is_reached_through_tls(behind_tls: CassandraSettings, name: str) -> None:
-    store = await CassandraStore.open(behind_tls)
+async def test_a_store_is_reached_through_tls(behind_tls: CassandraSettings, name: str, open_store: OpenStore) -> None:
+    store = await open_store(behind_tls)
     try:
         await store.create_journal(name)
         await store.fence(name, 1)
