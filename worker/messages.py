@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millwheel.core.keys import KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.store.contract import Append, JournalHead, PartId, StateRow
 from millwheel.worker.dedup.ids import DeliveryIds, Sender
+
+if TYPE_CHECKING:
+    from millwheel.worker.interval.failing_keys import ErrorKind
+    from millwheel.worker.interval.hook_times import SlowBatch
 
 __all__ = [
     "AcceptSequencer",
@@ -37,6 +41,7 @@ __all__ = [
     "GiveUp",
     "HookFailed",
     "HookFinished",
+    "HooksSlow",
     "Instruction",
     "OpenFailed",
     "Opened",
@@ -460,8 +465,17 @@ class HookFailed:
     """User code raised: for the log and the operator. Nothing else needs doing."""
 
     message: str
-    traceback: str
+    hook: str
+    kind: ErrorKind
+    error: BaseException
     stopped: bool
+
+
+@dataclass(slots=True)
+class HooksSlow:
+    """Calls of a hook kept the event loop for long: for the log. Nothing else needs doing."""
+
+    batch: SlowBatch
 
 
 Instruction = (
@@ -483,4 +497,5 @@ Instruction = (
     | AsyncHook
     | GiveUp
     | HookFailed
+    | HooksSlow
 )

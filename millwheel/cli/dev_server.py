@@ -78,6 +78,8 @@ class DevSettings:
     intervals: int = 1
     cache_bytes: int = 256 << 20
     advertise: str = ""
+    slow_hook: float = 1.0
+    """Seconds from which on a hook that keeps the event loop is named; 0: never."""
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         authority = await _start_authority(stack, database, server, address, registry)
         master = await _start_master(stack, database, server, address, settings, failed)
         worker = await _start_worker(stack, database, server, address, settings, path)
-        registry.register(WorkerCollector(worker.tallies, worker.quarantined_places))
+        registry.register(WorkerCollector(worker.tallies, worker.quarantined_places, worker.hooks.running))
         registry.register(MasterCollector(master))
         await add_health(server, _SERVICES)
         await server.start()
@@ -176,7 +178,14 @@ async def _start_worker(
     await link.start()
     stack.push_async_callback(link.close)
     worker = Worker(
-        WorkerSettings(_WORKER_ID, address, path / "packages", _LEASE, Settings(cache_bytes=settings.cache_bytes)),
+        WorkerSettings(
+            _WORKER_ID,
+            address,
+            path / "packages",
+            _LEASE,
+            Settings(cache_bytes=settings.cache_bytes),
+            slow_hook=settings.slow_hook,
+        ),
         database.store,
         database.coordinator,
         link,

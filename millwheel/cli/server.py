@@ -52,6 +52,9 @@ def start_dev(
     metrics_port: Annotated[int | None, typer.Option(min=1, max=65_535, help="Serve Prometheus metrics here.")] = None,
     intervals: Annotated[int, typer.Option(min=1, max=1_000, help="Key intervals of each computation.")] = 1,
     cache_mib: Annotated[int, typer.Option(min=1, help="MiB of memory for the cached states of each interval.")] = 256,
+    slow_hook_seconds: Annotated[
+        float, typer.Option(min=0, help="A hook that keeps the event loop so long is named in the log; 0: never.")
+    ] = 1.0,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged to stderr.")] = LogLevel.WARNING,
 ) -> None:
     """Run every role in one process, on an embedded database, until interrupted."""
@@ -59,7 +62,7 @@ def start_dev(
     from millwheel.cli.dev_server import DevSettings
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    settings = DevSettings(db, host, port, metrics_port, intervals, cache_mib << 20, advertise)
+    settings = DevSettings(db, host, port, metrics_port, intervals, cache_mib << 20, advertise, slow_hook_seconds)
     uvloop.run(_serve(settings))
 
 

@@ -204,6 +204,12 @@ class WorkerSection:
         check=at_least(1, 1 << 20),
         allowed="a whole number from 1",
     )
+    slow_hook_seconds: float = setting(
+        1.0,
+        "A hook that keeps the event loop so long is named in the log and counted; 0: never.",
+        check=at_least(0, 3_600),
+        allowed="a number from 0 to 3600",
+    )
 
 
 @dataclass(frozen=True, slots=True)

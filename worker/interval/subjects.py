@@ -18,10 +18,12 @@ _LOOK: Final = 16
 _SHOWN: Final = 80
 
 
-def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> bytes | None:
-    """What a report's subject depends on besides its values: a key that waits with its records or timers."""
-    waits = hold in (HoldKind.HOLD_KIND_RECORD, HoldKind.HOLD_KIND_STATE)
-    return next(iter(state.intake.parked), None) if waits else None
+def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes | None, int]:
+    """What a report's subject depends on besides its values: a key that waits, and how often its hook has failed."""
+    if hold not in (HoldKind.HOLD_KIND_RECORD, HoldKind.HOLD_KIND_STATE):
+        return None, 0
+    first = next(iter(state.intake.parked.items()), None)
+    return (None, 0) if first is None else (first[0], first[1].attempts)
 
 
 def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> str:
@@ -43,9 +45,15 @@ def _shown(key: bytes) -> str:
 
 
 def _waits(parked: ParkedKey) -> str:
-    tried = f" after {parked.attempts} failed" if parked.attempts else ""
-    why = "for its next attempt" if parked.wait is Wait.READY and parked.attempts else parked.wait.value
-    return f"waits {why}{tried}"
+    failure = parked.failure
+    if failure is None:
+        return f"waits {parked.wait.value}"
+    kind = failure.kind
+    raised = f"{kind.error}{f' at {kind.place}' if kind.place else ''}"
+    if failure.retry_at is None:
+        return f"is blocked after {parked.attempts} failed: {raised}"
+    why = "for its next attempt" if parked.wait is Wait.READY else parked.wait.value
+    return f"waits {why} after {parked.attempts} failed: {raised}"
 
 
 def _record(state: IntervalState, value: int) -> str:
