@@ -31,6 +31,7 @@ __all__ = ["Cause", "Link", "Names", "Watermark", "explain_chain", "held_by", "r
 
 _OWNER: Final = "its owner"
 _TOPOLOGY: Final = "its topology is"
+_MEND: Final = "mend the computation's code, or what it is sent, then `millwheel topology update`"
 _LONGEST: Final = 100
 """Links of one chain; a longer one goes in a circle."""
 
@@ -96,6 +97,8 @@ class Cause:
     process: str = ""
     subject: str = ""
     chain: list[Link] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Sentences that say more of the cause: which hook raises what, since when."""
     failing: list[cluster_pb2.ComputationFailures] = field(default_factory=list)
     """Computations on the way whose hooks raise, whether or not the watermark is held by that now."""
 
@@ -186,11 +189,10 @@ async def _cause(found: Watermark, client: ControlClient, names: Names) -> Cause
     subject, kind = hold.subject, kind_name(hold.kind)
     shown = names.in_words(subject)
     text = f"{name}, interval {interval}: {_WORDS[hold.kind]}" + (f": {shown}" if shown else "")
-    remedy = ""
+    cause = Cause(kind, name, text, "", interval, "", shown)
     if isinstance(owner, inspection.GetIntervalStatusResponse) and blocks(owner.failures, owner.stopped):
-        text += f"; {computation_text(name, owner.failures, owner.stopped, wall_now())}"
-        remedy = "mend the computation's code, or what it is sent, and run `millwheel topology update`"
-    cause = Cause(kind, name, text, remedy, interval, "", shown)
+        cause.notes.append(computation_text(name, owner.failures, owner.stopped, wall_now()))
+        cause = replace(cause, remedy=_MEND)
     if isinstance(owner, str) and owner.startswith(_TOPOLOGY):
         return replace(cause, text=f"{text}; {owner}")
     if hold.kind == HoldKind.HOLD_KIND_PRODUCTION:
@@ -203,7 +205,7 @@ async def _and_failing(cause: Cause, subject: str, client: ControlClient, names:
     """The cause, with what the consumer raises that a production waits for."""
     consumers = [place for one, place in names.computations.items() if f"for consumer {one!r}" in subject]
     found = [one for place in consumers for one in await client.hook_failures(*place) if one.blocks]
-    return replace(cause, text="; ".join([cause.text, *(one.text for one in found)]))
+    return replace(cause, notes=[*cause.notes, *(one.text for one in found)], remedy=_MEND if found else cause.remedy)
 
 
 async def _paused_readers(sender: str, client: ControlClient) -> list[str]:

@@ -148,11 +148,12 @@ def explain(
     for link in cause.chain:
         print(f"  {link.text}  ({format_timestamp(Timestamp(link.value))})")
     print(f"  held by {cause.text}" if cause.kind != "none" else f"  {cause.text}")
+    noted = "\n".join(cause.notes)
+    further = [one.text for one in cause.failing if f"computation {one.topology}/{one.computation}" not in noted]
+    for note in (*cause.notes, *further):
+        print(f"  {note}")
     if cause.remedy:
         print(f"  {cause.remedy}")
-    for one in cause.failing:
-        if f"computation {one.topology}/{one.computation}" not in cause.text:
-            print(f"  {one.text}")
 
 
 async def _explain(topology: str, computation: str, address: str, timeout: float) -> tuple[Watermark, Cause]:
@@ -184,6 +185,7 @@ def _plain(topology: str, computation: str, found: Watermark, cause: Cause) -> d
             "process": cause.process or None,
             "subject": cause.subject or None,
             "text": cause.text,
+            "notes": cause.notes,
             "remedy": cause.remedy or None,
         },
         "failing": [plain_computation(one) for one in cause.failing],

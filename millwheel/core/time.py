@@ -87,8 +87,8 @@ def format_duration(duration: Duration) -> str:
     """
     if duration < 0:
         return f"-{format_duration(Duration(-duration))}"
-    if duration < 999_950:
-        return f"{duration / 1_000:.1f} ms"
+    if duration < 999_500:
+        return f"{duration / 1_000:.{1 if duration < 9_950 else 0}f} ms"
     if duration < 9_950_000:
         return f"{duration / 1_000_000:.1f} s"
     whole = round(duration / 1_000_000)

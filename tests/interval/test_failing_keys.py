@@ -91,6 +91,7 @@ def test_a_key_that_stops_its_computation_has_no_next_attempt(what: str) -> None
     assert solo.core.stopped
     assert (failure.attempts, failure.retry_at) == (2, None)
     assert "is blocked after 2 failed" in solo.core.explain_hold()[1]
+    assert "is blocked after 2 failed" in solo.take(Report)[-1].subject
 
 
 def test_work_that_went_to_the_dead_letters_blocks_its_key_no_more() -> None:

@@ -35,7 +35,7 @@ from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.sealing import Sealer
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
-from millwheel.worker.interval.subjects import hold_subject, hold_witness
+from millwheel.worker.interval.subjects import BLOCKED, hold_subject, hold_witness
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -393,7 +393,8 @@ class IntervalCore:
         state.output = output = max(output, state.output)
         witness, failures = hold_witness(state, hold)
         reported = (output, state.watermark, hold, witness)
-        rested = self._reported_failures == 0 or state.elapsed - self._reported_at >= _SAY_AGAIN
+        at_once = self._reported_failures == 0 or failures == BLOCKED
+        rested = at_once or state.elapsed - self._reported_at >= _SAY_AGAIN
         again = failures != self._reported_failures and rested
         if reported != self._reported or again:
             self._reported, self._reported_failures, self._reported_at = reported, failures, state.elapsed

@@ -12,10 +12,14 @@ from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.interval.intake import ParkedKey, Wait
 from millwheel.worker.interval.state import IntervalState, effective_hold
 
-__all__ = ["hold_subject", "hold_witness"]
+__all__ = ["BLOCKED", "hold_subject", "hold_witness"]
 
 _LOOK: Final = 16
 _SHOWN: Final = 80
+
+
+BLOCKED: Final = -1
+"""Stands for the number of failures of a key that is not tried again."""
 
 
 def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes | None, int]:
@@ -23,7 +27,10 @@ def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes 
     if hold not in (HoldKind.HOLD_KIND_RECORD, HoldKind.HOLD_KIND_STATE):
         return None, 0
     first = next(iter(state.intake.parked.items()), None)
-    return (None, 0) if first is None else (first[0], first[1].attempts)
+    if first is None:
+        return None, 0
+    key, parked = first
+    return key, parked.attempts if parked.failure is None or parked.failure.retry_at is not None else BLOCKED
 
 
 def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> str:
