@@ -21,7 +21,7 @@ from millwheel.rpc.channel import DEFAULT_DEADLINE
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["app", "show_value"]
+__all__ = ["app", "kept_note", "show_value"]
 
 app = typer.Typer(
     help="Streams: their records, and the cursors that keep them.", no_args_is_help=True, add_completion=False
@@ -68,7 +68,7 @@ def tail(
     asyncio.run(_tail(subscription, count, output, from_oldest))
 
 
-def _kept(subscription: Subscription, from_oldest: bool) -> str:
+def kept_note(subscription: Subscription, from_oldest: bool) -> str:
     """What has to be said of the records before those that are printed; empty if nothing."""
     since = subscription.kept_since
     at = "now" if since is None else format_timestamp(Timestamp(since - since % 1_000_000))
@@ -82,7 +82,7 @@ def _kept(subscription: Subscription, from_oldest: bool) -> str:
 
 async def _tail(subscription: Subscription, count: int, output: OutputFormat, from_oldest: bool) -> None:
     async with subscription:
-        if note := _kept(subscription, from_oldest):
+        if note := kept_note(subscription, from_oldest):
             print(note, file=sys.stderr, flush=True)
         if output is OutputFormat.TABLE:
             print(f"{'OFFSET':>10}  {'TIMESTAMP':{_TEXT_WIDTH}}  VALUE", flush=True)

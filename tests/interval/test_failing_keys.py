@@ -41,7 +41,7 @@ def wait(solo: Solo, time: int) -> None:
     solo.commit_all()
 
 
-def test_a_failing_key_shows_what_failed_since_when_how_often_and_when_next() -> None:
+def test_a_failing_key_shows_error_place_since_attempts_and_next() -> None:
     solo = Solo(Picky("k"), on_failure=mw.retry(initial=seconds(2)))
     solo.deliver(("k", "x", 1), ("j", "x", 2))
     solo.commit_all()
@@ -112,7 +112,7 @@ def test_work_that_went_to_the_dead_letters_blocks_its_key_no_more() -> None:
     ],
     ids=["undeclared stream", "value of another type", "no timestamp", "no process_timer", "user's own"],
 )
-def test_what_the_sdk_refuses_is_known_not_to_pass_by_trying_again(mistake: Any, permanent: bool) -> None:
+def test_what_the_sdk_refuses_does_not_pass_by_trying_again(mistake: Any, permanent: bool) -> None:
     class Mistaken(mw.Computation[tuple[str, str], int]):
         def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
             mistake(ctx)
@@ -126,7 +126,7 @@ def test_what_the_sdk_refuses_is_known_not_to_pass_by_trying_again(mistake: Any,
     assert attempt is not None, "it is tried again all the same: new code mends it"
 
 
-def test_g8_a_report_names_anew_how_often_the_key_that_holds_has_failed() -> None:
+def test_g8_a_report_follows_the_attempts_of_its_key_4_5() -> None:
     """The words were made when the watermark changed, and said for ever after that one attempt had failed."""
     solo = Solo(Picky("k"), on_failure=mw.retry(initial=seconds(1)))
     solo.watermark(5)
@@ -140,7 +140,7 @@ def test_g8_a_report_names_anew_how_often_the_key_that_holds_has_failed() -> Non
     assert (kind, "key 'k' waits for its next attempt after 5 failed" in subject) == (HoldKind.HOLD_KIND_RECORD, True)
 
 
-def test_reports_of_a_key_that_fails_again_and_again_are_five_seconds_apart() -> None:
+def test_reports_of_a_failing_key_are_five_seconds_apart() -> None:
     solo = Solo(Picky("k"), on_failure=mw.retry(initial=mw.milliseconds(1), maximum=mw.milliseconds(1)))
     solo.watermark(5)
     solo.deliver(("k", "x", 7))
@@ -152,7 +152,7 @@ def test_reports_of_a_key_that_fails_again_and_again_are_five_seconds_apart() ->
     assert len(solo.take(Report)) in (1, 2)
 
 
-def test_of_many_failing_keys_the_first_keep_their_text_and_all_are_counted() -> None:
+def test_of_many_failing_keys_some_keep_text_and_all_are_counted() -> None:
     count = MAX_DETAILED + 50
     keys = [f"k{number}" for number in range(count)]
     picky = Picky(*keys)
@@ -167,7 +167,7 @@ def test_of_many_failing_keys_the_first_keep_their_text_and_all_are_counted() ->
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["x", "timer"]), st.booleans(), st.integers(0, 9))))
-def test_the_count_of_failing_keys_is_that_of_the_keys_that_wait_for_an_attempt(steps: list[Any]) -> None:
+def test_the_count_of_failing_keys_is_exact_in_any_history(steps: list[Any]) -> None:
     picky = Picky()
     solo = Solo(picky, on_failure=mw.dead_letter(after=3, initial=seconds(1)))
     for number, (key, what, breaks, pause) in enumerate(steps):

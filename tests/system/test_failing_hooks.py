@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from millwheel.cli.stream import kept_note
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
+from millwheel.client.subscription import From, Subscription
 from tests.system import words as program
 from tests.system.server import Finished, Server, free_port, run_cli
-from tests.system.speaking import SOURCE, submit_source
+from tests.system.speaking import SOURCE, speak, submit, submit_source
 from tests.system.words import Word
 
 SECONDS = 10.0
@@ -117,7 +119,7 @@ LOOKS = {
 
 
 @pytest.mark.timeout(120)
-async def test_g8_a_failing_hook_is_seen_within_ten_seconds_wherever_one_looks_4_5(tmp_path: Path) -> None:
+async def test_g8_a_failing_hook_is_seen_within_ten_seconds_4_5(tmp_path: Path) -> None:
     async with running(tmp_path, RAISING) as watched, spoken(watched, "fail", "fine"):
         shown = await asyncio.gather(
             *(
@@ -175,8 +177,23 @@ async def _all_is_well(watched: Watched) -> None:
     assert set((await watched.metric("millwheel_failing_keys")).values()) == {0.0}
 
 
+async def test_a_tail_says_since_when_its_stream_keeps_records(server: Server) -> None:
+    await submit(server)
+    await speak(server, "before")
+    for stream, asked, words in (
+        ("spoken", False, "stream spoken had no log yet: its records are kept from now on (20"),
+        ("spoken", True, "stream spoken keeps its records since 20"),
+        ("seen", True, "stream seen keeps its records since 20"),
+        ("seen", False, ""),
+    ):
+        async with Subscription(stream, start=From.OLDEST, address=server.address) as subscription:
+            note = kept_note(subscription, asked)
+        assert note.startswith(words), note
+        assert bool(note) is bool(words)
+
+
 @pytest.mark.timeout(120)
-async def test_an_error_that_no_retry_mends_says_so_and_an_update_mends_it(tmp_path: Path) -> None:
+async def test_an_error_that_no_retry_mends_says_so(tmp_path: Path) -> None:
     async with running(tmp_path, UNDECLARED) as watched, spoken(watched, "fail"):
         for arguments in LOOKS.values():
             await seen(
@@ -199,7 +216,7 @@ async def test_a_computation_that_stopped_by_its_policy_is_seen_everywhere(tmp_p
 
 
 @pytest.mark.timeout(120)
-async def test_a_hook_that_keeps_the_event_loop_is_named_while_it_does_and_after(tmp_path: Path) -> None:
+async def test_a_hook_that_keeps_the_event_loop_is_named(tmp_path: Path) -> None:
     async with running(tmp_path, SLOW) as watched, spoken(watched, "slow"):
         await seen(lambda: watched.metric("millwheel_hook_blocking_seconds"), lambda found: any(found.values()))
         log = watched.server.log.read_text()
