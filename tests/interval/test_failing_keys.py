@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
@@ -13,7 +13,7 @@ from millwheel.core.time import Timestamp, seconds
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.interval.failing_keys import MAX_DETAILED
 from millwheel.worker.interval.hook_times import HookMeter
-from millwheel.worker.messages import HookFailed, HooksSlow, Report, Tick
+from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, HooksSlow, Report, Tick
 from tests.interval.solo import Solo
 
 
@@ -166,7 +166,11 @@ def test_of_many_failing_keys_some_keep_text_and_all_are_counted() -> None:
     assert (failing.blocked, failing.oldest(count)) == (0, [])
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["x", "timer"]), st.booleans(), st.integers(0, 9))))
+STEP = st.tuples(st.sampled_from("abc"), st.sampled_from(["x", "timer"]), st.booleans(), st.integers(0, 9))
+
+
+@settings(deadline=None)
+@given(st.lists(STEP, max_size=20))
 def test_the_count_of_failing_keys_is_exact_in_any_history(steps: list[Any]) -> None:
     picky = Picky()
     solo = Solo(picky, on_failure=mw.dead_letter(after=3, initial=seconds(1)))
@@ -242,3 +246,22 @@ def test_records_that_wait_or_are_dropped_are_no_calls() -> None:
     solo.deliver(("k", "x", 100), ("k", "late", 5))
     solo.commit_all()
     assert solo.core.meter.records.calls == 1
+
+
+class Waiting(mw.Computation[tuple[str, str], int]):
+    """Its hooks wait."""
+
+    async def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state += 1
+
+
+def test_an_asynchronous_hook_counts_once_with_what_it_waits_for() -> None:
+    clock = Clock()
+    solo = Solo(Waiting(), meter=HookMeter(clock, limit=1.0))
+    solo.deliver(("k", "x", 1), ("j", "x", 2))
+    for hook in solo.take(AsyncHook):
+        hook.coroutine.close()
+        clock.now += 5.0
+        solo.handle(HookFinished(hook.hook, None))
+    assert (solo.core.meter.records.calls, solo.core.meter.records.seconds) == (2, 15.0)
+    assert solo.take(HooksSlow) == [], "the event loop was free meanwhile"
