@@ -60,12 +60,12 @@ def list_intervals(
         async with ControlClient(address, deadline=timeout) as client:
             return await client.list_intervals(topology, computation)
 
-    told = asyncio.run(work())
+    listed = asyncio.run(work())
     if output is not OutputFormat.TABLE:
-        print_plain([_plain(status) for status in told], output)
+        print_plain([_plain(status) for status in listed], output)
         return
     columns = ["computation", "keys", "owner", "journal", "records/s", "busy", "queued", "cached", "notes"]
-    print_table(columns, [_row(cast("dict[str, Any]", _plain(one)), one.load) for one in told], "no intervals")
+    print_table(columns, [_row(cast("dict[str, Any]", _plain(one)), one.load) for one in listed], "no intervals")
 
 
 @app.command()

@@ -178,11 +178,11 @@ def describe(
     """Show a topology: its computations, their intervals and owners, its streams."""
     found, intervals, failing = asyncio.run(_looked_at(name, address, timeout))
     described = describe_topology(found)
-    hooks = _hooks_by_computation(intervals)
+    hooks, by_name = _hooks_by_computation(intervals), {fails.computation: fails for fails in failing}
     for one in cast("list[dict[str, Any]]", described["computations"]):
         one["hooks"] = plain_hooks(hooks.get(one["name"], []))
-        of_it = [told for told in failing if told.computation == one["name"]]
-        one["failing"] = plain_computation(of_it[0]) if of_it else None
+        fails = by_name.get(one["name"])
+        one["failing"] = None if fails is None else plain_computation(fails)
     if output is not OutputFormat.TABLE:
         print_plain(described, output)
         return
@@ -306,10 +306,10 @@ def _hooks_by_computation(
     intervals: Sequence[interval_pb2.IntervalStatus],
 ) -> dict[str, list[inspection.HookTime]]:
     """Over the intervals of each computation."""
-    told: dict[str, list[inspection.HookTime]] = {}
+    times: dict[str, list[inspection.HookTime]] = {}
     for one in intervals:
-        told.setdefault(one.computation, []).extend(one.load.hooks)
-    return {computation: merged_hooks(times) for computation, times in told.items()}
+        times.setdefault(one.computation, []).extend(one.load.hooks)
+    return {computation: merged_hooks(parts) for computation, parts in times.items()}
 
 
 def _print_record(record: catalog.TopologyRecord, output: OutputFormat) -> None:

@@ -61,21 +61,21 @@ async def test_a_blocked_key_shows_error_attempts_since_and_next_attempt() -> No
     began = solo.now
     solo.commit_all()
     again(solo, seconds(2))
-    told = await inspected(solo)
-    assert (told.failure.error, told.failure.message, told.failure.hook) == ("ValueError", "no", "process_record")
-    assert (told.failure.attempts, told.failure.since_us, told.failure.last_us) == (2, began, solo.now)
-    assert told.failure.next_attempt_us == solo.now + seconds(4)
-    assert told.waits == "for its next attempt, after a failure"
-    assert told.state_text == "1", "what the last commit left"
+    answer = await inspected(solo)
+    assert (answer.failure.error, answer.failure.message, answer.failure.hook) == ("ValueError", "no", "process_record")
+    assert (answer.failure.attempts, answer.failure.since_us, answer.failure.last_us) == (2, began, solo.now)
+    assert answer.failure.next_attempt_us == solo.now + seconds(4)
+    assert answer.waits == "for its next attempt, after a failure"
+    assert answer.state_text == "1", "what the last commit left"
 
 
 async def test_a_key_of_a_stopped_computation_waits_for_an_update() -> None:
     solo = Solo(Picky(), on_failure=mw.stop(after=1))
     solo.deliver(("k", "bad", 2))
-    told = await inspected(solo)
-    assert not told.failure.HasField("next_attempt_us")
-    assert told.waits.startswith("for an update")
-    assert "ValueError: no" in told.stopped
+    answer = await inspected(solo)
+    assert not answer.failure.HasField("next_attempt_us")
+    assert answer.waits.startswith("for an update")
+    assert "ValueError: no" in answer.stopped
 
 
 async def test_a_key_whose_row_is_damaged_is_shown_with_its_failure() -> None:
@@ -84,9 +84,9 @@ async def test_a_key_whose_row_is_damaged_is_shown_with_its_failure() -> None:
     solo.state.cells.evicted = True
     solo.deliver(("k", "good", 1))
     solo.handle(StatesRead([b"k"], [None], {b"k": "row of key b'k': its checksum does not match"}))
-    told = await inspected(solo, Damaged())
-    assert "checksum" in told.state_error
-    assert (told.failure.error, told.failure.attempts, told.pending_records) == ("StateDamagedError", 1, 1)
+    answer = await inspected(solo, Damaged())
+    assert "checksum" in answer.state_error
+    assert (answer.failure.error, answer.failure.attempts, answer.pending_records) == ("StateDamagedError", 1, 1)
 
 
 async def test_g8_the_owner_says_what_holds_its_watermark_now_4_5() -> None:
@@ -95,8 +95,8 @@ async def test_g8_the_owner_says_what_holds_its_watermark_now_4_5() -> None:
     solo.deliver(("k", "bad", 2))
     solo.watermark(50)
     again(solo, seconds(2))
-    told = await status(solo)
-    assert told.hold.kind == HoldKind.HOLD_KIND_RECORD
-    assert "key 'k' waits for its next attempt after 2 failed: ValueError at test_inspection.py" in told.hold.subject
-    assert (told.failures.blocked_keys, told.failures.oldest[0].key) == (1, b"k")
-    assert [(one.hook, one.failures) for one in told.hooks] == [("process_record", 2)]
+    answer = await status(solo)
+    assert answer.hold.kind == HoldKind.HOLD_KIND_RECORD
+    assert "key 'k' waits for its next attempt after 2 failed: ValueError at test_inspection.py" in answer.hold.subject
+    assert (answer.failures.blocked_keys, answer.failures.oldest[0].key) == (1, b"k")
+    assert [(one.hook, one.failures) for one in answer.hooks] == [("process_record", 2)]

@@ -93,7 +93,7 @@ class IntervalCore:
         locate: Callable[[str, bytes], str],
         meter: HookMeter | None = None,
     ) -> None:
-        """``meter`` measures the hooks; None: nobody looks at what they take."""
+        """``meter`` measures the hooks; None: their times are not measured."""
         self.state = state = IntervalState(config, program, outputs, locate, meter)
         self.phase = Phase.OPENING
         self.lost_because = ""

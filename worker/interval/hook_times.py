@@ -54,7 +54,7 @@ class HookMeter:
         self.records = HookTime()
         self.timers = HookTime()
         self.slow: SlowBatch | None = None
-        """The slowest batch since somebody took it, if any was slow."""
+        """The slowest batch since the core last reported one; None if none was slow."""
 
     def ran_records(self, calls: int, began: float, key: bytes | None) -> None:
         """``process_record`` was called so often since ``began``; ``key`` is known of a single call."""

@@ -88,11 +88,11 @@ class HookLog:
 
     @property
     def pending(self) -> bool:
-        """Whether something came of which no line tells yet."""
+        """Whether failures or slow batches have come since their last line."""
         return any(one.count for one in (*self._failures.values(), *self._slow.values()))
 
     def flush(self) -> None:
-        """Write the lines that are due: of a series that has ended nobody else would write the last."""
+        """Write the lines that are due. Without it the last failures of a series would never be written."""
         now = self._clock()
         for (place, hook, kind), series in self._failures.items():
             if series.is_due(now):
