@@ -43,8 +43,9 @@ class ErrorKinds:
 
     def kind_of(self, error: BaseException) -> ErrorKind:
         """The kind of ``error``."""
-        code, line = _raised_at(error)
-        name = type(error), code, line, is_permanent(error)
+        code, line, in_sdk = _raised_at(error)
+        # A compiled SDK refuses an argument of another type by a TypeError.
+        name = type(error), code, line, is_permanent(error) or (in_sdk and isinstance(error, TypeError))
         found = self._known.get(name)
         if found is None:
             if len(self._known) >= _MAX_KINDS:
@@ -54,13 +55,18 @@ class ErrorKinds:
         return found
 
 
-def _raised_at(error: BaseException) -> tuple[CodeType | None, int]:
-    """The innermost line outside the SDK and the worker: where the user's code raised, or made a call that raised."""
-    found: tuple[CodeType | None, int] = (None, 0)
+def _raised_at(error: BaseException) -> tuple[CodeType | None, int, bool]:
+    """The innermost line outside the SDK and the worker: where the user's code raised, or made a call that raised.
+
+    And whether it was the SDK that raised.
+    """
+    code: CodeType | None = None
+    at, module = 0, ""
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if not str(frame.f_globals.get("__name__", "")).startswith(_OWN_MODULES):
-            found = frame.f_code, line
-    return found
+        module = str(frame.f_globals.get("__name__", ""))
+        if not module.startswith(_OWN_MODULES):
+            code, at = frame.f_code, line
+    return code, at, module.startswith("millwheel.sdk.")
 
 
 @dataclass(slots=True)
