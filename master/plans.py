@@ -257,7 +257,7 @@ class Planner:
             return
         self._new_logs.add(stream)
         incarnation = self._new_map(f"{stream}.log", "", [ALL_KEYS], None)
-        record = catalog.StreamLogRecord(stream=stream, incarnation=incarnation)
+        record = catalog.StreamLogRecord(stream=stream, incarnation=incarnation, created_at_us=self._now)
         if declared is not None and declared.HasField("retention"):
             record.retention.CopyFrom(declared.retention)
         self._draft.put(keys.log_key(stream), record)
@@ -267,16 +267,23 @@ class Planner:
         declared = self._known.stream(request.stream)
         if declared is None:
             refuse_unknown_stream(request.stream, self._known)
-        if request.stream not in self._known.logs:
+        is_new = request.stream not in self._known.logs
+        if is_new:
             self._new_log(request.stream, declared)
-        return self._draft.plan(lambda: self._where_is(request.stream))
+        return self._draft.plan(lambda: self._where_is(request.stream, is_new))
 
-    def _where_is(self, stream: str) -> control.EnsureStreamLogResponse:
-        incarnation = self._known.logs[stream].incarnation
+    def _where_is(self, stream: str, is_new: bool) -> control.EnsureStreamLogResponse:
+        log = self._known.logs[stream]
+        incarnation = log.incarnation
         interval = next(iter(self._known.tables[incarnation]))
         owner = interval.owner if interval.HasField("owner") else None
         return control.EnsureStreamLogResponse(
-            incarnation=incarnation, journal=interval.journal, owner=owner, stream=self._known.stream(stream)
+            incarnation=incarnation,
+            journal=interval.journal,
+            owner=owner,
+            stream=self._known.stream(stream),
+            created_at_us=log.created_at_us,
+            created=is_new,
         )
 
     def missing_logs(self) -> Plan:

@@ -163,6 +163,8 @@ def _settings(world: World, process: Process) -> Settings:
     return Settings(
         cluster=ClusterSection(authority_shards=2),
         master=balance,
-        worker=WorkerSection(id=process.name, lease_seconds=4.0, drain_seconds=2.0, packages=world.directory),
+        worker=WorkerSection(
+            id=process.name, lease_seconds=4.0, drain_seconds=2.0, packages=world.directory, slow_hook_seconds=0
+        ),
         authority=AuthoritySection(lease_seconds=3.0),
     )

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millwheel.core.keys import KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.store.contract import Append, JournalHead, PartId, StateRow
 from millwheel.worker.dedup.ids import DeliveryIds, Sender
+
+if TYPE_CHECKING:
+    from millwheel.worker.interval.failing_keys import ErrorKind
+    from millwheel.worker.interval.hook_times import SlowBatch
 
 __all__ = [
     "AcceptSequencer",
@@ -37,6 +41,7 @@ __all__ = [
     "GiveUp",
     "HookFailed",
     "HookFinished",
+    "HooksSlow",
     "Instruction",
     "OpenFailed",
     "Opened",
@@ -463,10 +468,18 @@ class HookFailed:
     """
 
     message: str
-    traceback: str
-    stopped: bool
+    hook: str
+    kind: ErrorKind
     error: BaseException
+    stopped: bool
     endless: bool
+
+
+@dataclass(slots=True)
+class HooksSlow:
+    """Calls of a hook kept the event loop for long: for the log. Nothing else needs doing."""
+
+    batch: SlowBatch
 
 
 Instruction = (
@@ -488,4 +501,5 @@ Instruction = (
     | AsyncHook
     | GiveUp
     | HookFailed
+    | HooksSlow
 )

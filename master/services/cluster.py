@@ -13,8 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.coordination.contract import DamagedValueError
 from millwheel.core.catalog import ACTIVE_STATES, Catalog, incarnations_of
+from millwheel.master.hook_failures import hook_failures
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
+from millwheel.master.plans import refuse_unknown_stream, refuse_unknown_topology
 from millwheel.master.shell import MasterShell, steady_clock
 from millwheel.master.views import names_of
 from millwheel.rpc.errors import answering
@@ -43,6 +45,28 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         """Everything at once; what does not answer in time is said to be so."""
         return await answering(context, self._health)
 
+    async def ListHookFailures(
+        self, request: wire.ListHookFailuresRequest, context: Context
+    ) -> wire.ListHookFailuresResponse:
+        """As workers reported them last, some seconds ago."""
+        return await answering(context, lambda: self._hook_failures(request))
+
+    async def _hook_failures(self, request: wire.ListHookFailuresRequest) -> wire.ListHookFailuresResponse:
+        known = (await self._shell.term()).catalog
+        if request.topology and request.topology not in known.topologies:
+            refuse_unknown_topology(request.topology, known)
+        if request.stream and known.stream(request.stream) is None:
+            refuse_unknown_stream(request.stream, known)
+        found = hook_failures(
+            known,
+            self._shell.book,
+            _wall_now(),
+            topology=request.topology,
+            computation=request.computation,
+            stream=request.stream,
+        )
+        return wire.ListHookFailuresResponse(computations=found)
+
     async def _health(self) -> wire.GetClusterHealthResponse:
         known = (await self._shell.term()).catalog
         response = wire.GetClusterHealthResponse(intervals=_totals(known))
@@ -62,6 +86,8 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             )
         response.problems.extend(_problems(response, bool(known.topologies)))
         response.problems.extend(_damages(known, self._shell.book))
+        with suppress(DamagedValueError):
+            response.problems.extend(one.text for one in hook_failures(known, self._shell.book, _wall_now()))
         return response
 
     def _workers(self, known: Catalog) -> Iterator[wire.WorkerHealth]:
@@ -114,6 +140,10 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             why = str(error) or f"no answer within {_DEADLINE:g} s"
             return wire.StoreHealth(error=why, read_seconds=time.monotonic() - began)
         return wire.StoreHealth(answers=True, read_seconds=time.monotonic() - began)
+
+
+def _wall_now() -> int:
+    return time.time_ns() // 1_000
 
 
 def _totals(known: Catalog) -> wire.IntervalTotals:

@@ -81,6 +81,8 @@ class DevSettings:
     cache_bytes: int = 256 << 20
     advertise: str = ""
     check_values: bool = True
+    slow_hook: float = 1.0
+    """Seconds from which on a hook that keeps the event loop is named; 0: never."""
 
 
 @dataclass(slots=True)
@@ -114,7 +116,7 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         authority = await _start_authority(stack, database, server, address, registry)
         master = await _start_master(stack, database, server, address, settings, failed)
         worker = await _start_worker(stack, database, server, address, settings, path)
-        registry.register(WorkerCollector(worker.tallies, worker.quarantined_places))
+        registry.register(WorkerCollector(worker.tallies, worker.quarantined_places, worker.hooks.running))
         registry.register(MasterCollector(master))
         await add_health(server, _SERVICES)
         await server.start()
@@ -191,6 +193,7 @@ async def _start_worker(
             _LEASE,
             Settings(cache_bytes=settings.cache_bytes),
             check_values=settings.check_values,
+            slow_hook=settings.slow_hook,
         ),
         database.store,
         database.coordinator,

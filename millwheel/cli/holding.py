@@ -8,15 +8,18 @@ from typing import Final
 
 import grpc
 
+from millwheel.cli.hooks import wall_now
 from millwheel.cli.records import state_name
 from millwheel.client.control import ControlClient
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.core.catalog import ACTIVE_STATES
 from millwheel.core.interval_table import interval_from_proto
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, format_duration, format_timestamp
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.hook_failures import blocks, computation_text
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import cluster_pb2
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import watermark_pb2 as watermarks
@@ -28,6 +31,7 @@ __all__ = ["Cause", "Link", "Names", "Watermark", "explain_chain", "held_by", "r
 
 _OWNER: Final = "its owner"
 _TOPOLOGY: Final = "its topology is"
+_MEND: Final = "mend the computation's code, or what it is sent, then `millwheel topology update`"
 _LONGEST: Final = 100
 """Links of one chain; a longer one goes in a circle."""
 
@@ -47,6 +51,12 @@ class Names:
             for name, incarnation in record.incarnations.items():
                 found[incarnation] = (record.spec.name, name)
         return cls(found)
+
+    def in_words(self, subject: str) -> str:
+        """What holds a watermark, with computations by their names."""
+        for incarnation, place in self.computations.items():
+            subject = subject.replace(repr(incarnation), "/".join(place))
+        return subject
 
     def show(self, sender: str) -> str:
         """A sender as people know it: ``topology/computation``, or ``source stream``."""
@@ -87,6 +97,10 @@ class Cause:
     process: str = ""
     subject: str = ""
     chain: list[Link] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Sentences that say more of the cause: which hook raises what, since when."""
+    failing: list[cluster_pb2.ComputationFailures] = field(default_factory=list)
+    """Computations on the way whose hooks raise, whether or not the watermark is held by that now."""
 
 
 async def read_watermark(client: ShardedWatermarks, sender: str) -> Watermark:
@@ -117,7 +131,7 @@ def held_by(found: Watermark, names: Names) -> str:
     subject = row.hold.subject
     if row.hold.kind == HoldKind.HOLD_KIND_INPUT:
         return f"input: {', '.join(map(names.show, _senders(row)))}"
-    return kind_name(row.hold.kind) + (f": {subject}" if subject else "")
+    return kind_name(row.hold.kind) + (f": {names.in_words(subject)}" if subject else "")
 
 
 def _senders(row: watermarks.IntervalWatermark) -> list[str]:
@@ -142,9 +156,22 @@ async def explain_chain(
         seen.add(upstream[0])
         found = await read_watermark(client, upstream[0])
     cause = await _cause(found, control_client, names)
-    return first, Cause(
-        cause.kind, cause.name, cause.text, cause.remedy, cause.interval, cause.process, cause.subject, chain
-    )
+    failing = await _failing(seen, control_client, names)
+    return first, replace(cause, chain=chain, failing=failing)
+
+
+async def _failing(
+    senders: Iterable[str], client: ControlClient, names: Names
+) -> list[cluster_pb2.ComputationFailures]:
+    """What the hooks of these computations raise, and those of the consumers of these sources."""
+    found: dict[tuple[str, str], cluster_pb2.ComputationFailures] = {}
+    for sender in sorted(senders):
+        topology, computation = names.computations.get(sender, ("", ""))
+        stream = sender.removeprefix(INJECTOR_PREFIX) if sender.startswith(INJECTOR_PREFIX) else ""
+        if topology or stream:
+            for one in await client.hook_failures(topology, computation, stream):
+                found[one.topology, one.computation] = one
+    return [found[name] for name in sorted(found)]
 
 
 async def _cause(found: Watermark, client: ControlClient, names: Names) -> Cause:
@@ -157,19 +184,28 @@ async def _cause(found: Watermark, client: ControlClient, names: Names) -> Cause
     if row is None or row.hold.kind in (HoldKind.HOLD_KIND_SILENT, HoldKind.HOLD_KIND_UNSPECIFIED):
         return _silent(found, name, owner)
     interval = str(interval_from_proto(row.keys))
-    subject = row.hold.subject
-    kind = kind_name(row.hold.kind)
-    text = f"{name}, interval {interval}: {_WORDS[row.hold.kind]}" + (f": {subject}" if subject else "")
-    remedy = ""
-    if isinstance(owner, inspection.GetIntervalStatusResponse) and owner.stopped:
-        text += f"; it has stopped by its failure policy: {owner.stopped}"
-        remedy = "mend the computation's code, or what it is sent, and submit it anew"
-    cause = Cause(kind, name, text, remedy, interval, "", subject)
+    # The report was made when the watermark last changed: the owner says how it is now.
+    hold = owner.hold if isinstance(owner, inspection.GetIntervalStatusResponse) else row.hold
+    subject, kind = hold.subject, kind_name(hold.kind)
+    shown = names.in_words(subject)
+    text = f"{name}, interval {interval}: {_WORDS[hold.kind]}" + (f": {shown}" if shown else "")
+    cause = Cause(kind, name, text, "", interval, "", shown)
+    if isinstance(owner, inspection.GetIntervalStatusResponse) and blocks(owner.failures, owner.stopped):
+        cause.notes.append(computation_text(name, owner.failures, owner.stopped, wall_now()))
+        cause = replace(cause, remedy=_MEND)
     if isinstance(owner, str) and owner.startswith(_TOPOLOGY):
         return replace(cause, text=f"{text}; {owner}")
-    if row.hold.kind == HoldKind.HOLD_KIND_PRODUCTION:
+    if hold.kind == HoldKind.HOLD_KIND_PRODUCTION:
+        cause = await _and_failing(cause, subject, client, names)
         return _and_paused(cause, await _paused_consumer(subject, client))
     return cause
+
+
+async def _and_failing(cause: Cause, subject: str, client: ControlClient, names: Names) -> Cause:
+    """The cause, with what the consumer raises that a production waits for."""
+    consumers = [place for one, place in names.computations.items() if f"for consumer {one!r}" in subject]
+    found = [one for place in consumers for one in await client.hook_failures(*place) if one.blocks]
+    return replace(cause, notes=[*cause.notes, *(one.text for one in found)], remedy=_MEND if found else cause.remedy)
 
 
 async def _paused_readers(sender: str, client: ControlClient) -> list[str]:
@@ -230,7 +266,7 @@ def _injector(found: Watermark, name: str) -> Cause:
         return Cause("injector", name, f"{who} is idle, and no other is active", f"send something, {end}", "", process)
     at = format_timestamp(Timestamp(row.watermark_us))
     if row.hold.kind == HoldKind.HOLD_KIND_INJECTOR:
-        since = "since the server started" if silence is None else f"for {silence / 1e6:.0f} s"
+        since = "since the server started" if silence is None else f"for {format_duration(Duration(silence))}"
         return Cause(
             "injector",
             name,
@@ -239,7 +275,7 @@ def _injector(found: Watermark, name: str) -> Cause:
             "",
             process,
         )
-    ago = "" if silence is None else f", {silence / 1e6:.1f} s ago"
+    ago = "" if silence is None else f", {format_duration(Duration(silence))} ago"
     return Cause("injector", name, f"{who} last published {at}{ago}: it promises no more yet", "", "", process)
 
 

@@ -8,13 +8,16 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from millwheel.cli.hooks import plain_failures, plain_hooks, wall_now
 from millwheel.cli.naming import split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.records import plain_interval
 from millwheel.client.control import ControlClient
 from millwheel.rpc.channel import DEFAULT_DEADLINE
+from millwheel.rpc.hook_failures import blocks, computation_text, failed_lately
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import interval_pb2 as wire
 
 __all__ = ["app"]
@@ -68,12 +71,12 @@ def list_intervals(
         async with ControlClient(address, deadline=timeout) as client:
             return await client.list_intervals(topology, computation)
 
-    found = [_plain(status) for status in asyncio.run(work())]
+    listed = asyncio.run(work())
     if output is not OutputFormat.TABLE:
-        print_plain(found, output)
+        print_plain([_plain(status) for status in listed], output)
         return
     columns = ["computation", "keys", "owner", "journal", "records/s", "busy", "queued", "cached", "notes"]
-    print_table(columns, [_row(one) for one in cast("list[dict[str, Any]]", found)], "no intervals")
+    print_table(columns, [_row(cast("dict[str, Any]", _plain(one)), one.load) for one in listed], "no intervals")
 
 
 @app.command()
@@ -200,6 +203,10 @@ def _plain(status: wire.IntervalStatus) -> dict[str, Plain]:
             "quarantined": load.quarantined,
             "damaged_rows": load.damaged_rows,
             "damage": load.damage or None,
+            "stopped": load.stopped or None,
+            "dead_letters": load.dead_letters,
+            "failures": plain_failures(load.failures),
+            "hooks": plain_hooks(load.hooks),
         },
         "hot_keys": [
             {"key": one.key.decode("utf-8", "backslashreplace"), "share": round(one.share, 3)}
@@ -208,7 +215,7 @@ def _plain(status: wire.IntervalStatus) -> dict[str, Plain]:
     }
 
 
-def _row(one: dict[str, Any]) -> list[object]:
+def _row(one: dict[str, Any], owners: inspection.IntervalLoad) -> list[object]:
     whose = f"log of {one['stream']}" if one["stream"] else f"{one['topology']}/{one['computation']}"
     load = one["load"]
     told = ["", "", "", ""]
@@ -224,6 +231,9 @@ def _row(one: dict[str, Any]) -> list[object]:
         notes.append(f"QUARANTINED: {load['damage']}")
     elif load is not None and load["damaged_rows"]:
         notes.append(f"{load['damaged_rows']:,} damaged rows, such as {load['damage']}")
+    now = wall_now()
+    if blocks(owners.failures, owners.stopped) or failed_lately(owners.failures, now):
+        notes.append("FAILING: " + computation_text(whose, owners.failures, owners.stopped, now))
     if one["parents"]:
         notes.append("starts from " + ", ".join(one["parents"]))
     return [whose, one["keys"], one["owner"] or "nobody", one["journal"], *told, "; ".join(notes)]

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from millwheel.cli.hooks import plain_failure, wall_now
 from millwheel.cli.naming import incarnation_of, split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
@@ -19,6 +20,7 @@ from millwheel.core.time import Timestamp, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE, open_channel
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.hook_failures import failure_text
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import inspection_pb2 as wire
@@ -49,14 +51,16 @@ def inspect(
     Example: millwheel key inspect zeitgeist/window-counter "cat videos"
     """
     topology, computation = split_place(place)
-    found = asyncio.run(_inspect(topology, computation, key, address, timeout))
+    found, failure = asyncio.run(_inspect(topology, computation, key, address, timeout))
     if output is not OutputFormat.TABLE:
         print_plain(found, output)
         return
-    _print(found)
+    _print(found, failure)
 
 
-async def _inspect(topology: str, computation: str, key: str, address: str, timeout: float) -> dict[str, Any]:
+async def _inspect(
+    topology: str, computation: str, key: str, address: str, timeout: float
+) -> tuple[dict[str, Any], wire.KeyFailure | None]:
     raw = key.encode()
     if len(raw) > MAX_KEY_BYTES:
         raise RequestError(
@@ -70,7 +74,8 @@ async def _inspect(topology: str, computation: str, key: str, address: str, time
     async with calling(owner.address), open_channel(owner.address) as channel:
         request = wire.InspectKeyRequest(computation=incarnation, key=raw)
         told = await InspectionServiceStub(channel).InspectKey(request, timeout=timeout)
-    return {
+    failure = told.failure if told.HasField("failure") else None
+    found = {
         "topology": topology,
         "computation": computation,
         "key": key,
@@ -83,7 +88,12 @@ async def _inspect(topology: str, computation: str, key: str, address: str, time
         "hold": format_timestamp(Timestamp(told.hold_us)) if told.HasField("hold_us") else None,
         "pending_records": told.pending_records,
         "pending_productions": told.pending_productions,
+        "state_error": told.state_error or None,
+        "waits": told.waits or None,
+        "stopped": told.stopped or None,
+        "failure": None if failure is None else plain_failure(failure),
     }
+    return found, failure
 
 
 def _interval_of(answer: control.GetTopologyResponse, computation: str, key: bytes) -> catalog.IntervalRecord:
@@ -124,13 +134,19 @@ def _timer(timer: wire.TimerStatus) -> dict[str, Any]:
     }
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(found: dict[str, Any], failure: wire.KeyFailure | None) -> None:
     for name in ("key", "interval", "owner", "journal", "commit"):
         print(f"{name:<20} {found[name]}")
-    print(f"{'state':<20} {'none' if found['state'] is None else msgspec.json.encode(found['state']).decode()}")
+    state = "none" if found["state"] is None else msgspec.json.encode(found["state"]).decode()
+    print(f"{'state':<20} {found['state_error'] or state}")
     print(f"{'hold':<20} {found['hold'] or 'none'}")
     print(f"{'pending records':<20} {found['pending_records']}")
     print(f"{'pending productions':<20} {found['pending_productions']}")
+    if found["waits"]:
+        print(f"{'waits':<20} {found['waits']}")
+    if failure is not None:
+        print(f"{'failing':<20} {failure_text(failure, wall_now())}")
+        print(f"{'failing work':<20} {failure.work}")
     print()
     rows = [[one["tag"], one["timestamp"], one["clock"], one["hold"] or ""] for one in found["timers"]]
     print_table(["timer", "at", "clock", "hold"], rows, "no timers")

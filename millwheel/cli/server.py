@@ -80,6 +80,9 @@ def start_dev(
         bool,
         typer.Option(help="Fail a hook whose production or state could not be read again as its declared type."),
     ] = True,
+    slow_hook_seconds: Annotated[
+        float, typer.Option(min=0, help="A hook that keeps the event loop so long is named in the log; 0: never.")
+    ] = 1.0,
     log_level: Annotated[LogLevel, typer.Option(help="The least level that is logged, to stderr.")] = LogLevel.WARNING,
 ) -> None:
     """Run a whole cluster in one process, with its data in a directory, until Ctrl-C.
@@ -92,7 +95,17 @@ def start_dev(
     from millwheel.cli.dev_server import DevSettings
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    settings = DevSettings(db, host, port, metrics_port, intervals, cache_mib << 20, advertise, check_values)
+    settings = DevSettings(
+        db,
+        host,
+        port,
+        metrics_port,
+        intervals,
+        cache_mib << 20,
+        advertise,
+        check_values=check_values,
+        slow_hook=slow_hook_seconds,
+    )
     uvloop.run(_serve(settings))
 
 

@@ -22,7 +22,7 @@ from millwheel.rpc.channel import DEFAULT_DEADLINE
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["app", "show_value"]
+__all__ = ["app", "kept_note", "show_value"]
 
 app = typer.Typer(
     help="Streams: print their records; list and delete the cursors of their readers.",
@@ -77,11 +77,26 @@ def tail(
     subscription = Subscription(
         stream, cursor=cursor, start=start, address=address, until_end=until_end, patience=timeout
     )
-    asyncio.run(_tail(subscription, count, output))
+    from_oldest = begin is Begin.OLDEST or (begin is None and bool(cursor))
+    asyncio.run(_tail(subscription, count, output, from_oldest))
 
 
-async def _tail(subscription: Subscription, count: int, output: OutputFormat) -> None:
+def kept_note(subscription: Subscription, from_oldest: bool) -> str:
+    """What has to be said of the records before those that are printed; empty if nothing."""
+    since = subscription.kept_since
+    at = "now" if since is None else format_timestamp(Timestamp(since - since % 1_000_000))
+    if subscription.made_log:
+        return (
+            f"stream {subscription.stream} had no log yet: its records are kept from now on ({at}), because a tail or "
+            "a cursor asks for them; what was produced before is not shown"
+        )
+    return f"stream {subscription.stream} keeps its records since {at}" if from_oldest and since is not None else ""
+
+
+async def _tail(subscription: Subscription, count: int, output: OutputFormat, from_oldest: bool) -> None:
     async with subscription:
+        if note := kept_note(subscription, from_oldest):
+            print(note, file=sys.stderr, flush=True)
         if output is OutputFormat.TABLE:
             print(f"{'OFFSET':>10}  {'TIMESTAMP':{_TEXT_WIDTH}}  VALUE", flush=True)
         try:

@@ -13,6 +13,7 @@ import typer
 from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.failing import ExitCode
 from millwheel.cli.graph import to_dot, to_mermaid, to_text
+from millwheel.cli.hooks import HOOK_COLUMNS, hook_cells, plain_computation, plain_hooks
 from millwheel.cli.loading import load
 from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE, Address, Output, Patience, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
@@ -21,8 +22,11 @@ from millwheel.cli.records import describe_topology, state_name, summarize_topol
 from millwheel.client.control import ControlClient
 from millwheel.rpc.channel import DEFAULT_DEADLINE
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.hook_failures import merged_hooks
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import cluster_pb2, interval_pb2
 from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import Problem, TopologyError
 
@@ -193,12 +197,17 @@ def describe(
     timeout: Timeout = DEFAULT_DEADLINE,
 ) -> None:
     """Show a topology: its computations, their intervals and owners, its streams."""
-    found = asyncio.run(_get(name, address, timeout))
+    found, intervals, failing = asyncio.run(_looked_at(name, address, timeout))
     described = describe_topology(found)
+    hooks, by_name = _hooks_by_computation(intervals), {fails.computation: fails for fails in failing}
+    for one in cast("list[dict[str, Any]]", described["computations"]):
+        one["hooks"] = plain_hooks(hooks.get(one["name"], []))
+        fails = by_name.get(one["name"])
+        one["failing"] = None if fails is None else plain_computation(fails)
     if output is not OutputFormat.TABLE:
         print_plain(described, output)
         return
-    _print_described(cast("dict[str, Any]", described))
+    _print_described(cast("dict[str, Any]", described), hooks, [one.text for one in failing])
 
 
 @app.command()
@@ -311,6 +320,24 @@ async def _get(name: str, address: str, timeout: float) -> control.GetTopologyRe
         return await client.get_topology(name)
 
 
+async def _looked_at(
+    name: str, address: str, timeout: float
+) -> tuple[control.GetTopologyResponse, list[interval_pb2.IntervalStatus], list[cluster_pb2.ComputationFailures]]:
+    """A topology, with its intervals' loads and what its hooks raise."""
+    async with ControlClient(address, deadline=timeout) as client:
+        return await client.get_topology(name), await client.list_intervals(name), await client.hook_failures(name)
+
+
+def _hooks_by_computation(
+    intervals: Sequence[interval_pb2.IntervalStatus],
+) -> dict[str, list[inspection.HookTime]]:
+    """Over the intervals of each computation."""
+    times: dict[str, list[inspection.HookTime]] = {}
+    for one in intervals:
+        times.setdefault(one.computation, []).extend(one.load.hooks)
+    return {computation: merged_hooks(parts) for computation, parts in times.items()}
+
+
 def _print_record(record: catalog.TopologyRecord, output: OutputFormat) -> None:
     if output is OutputFormat.TABLE:
         print(f"topology {record.spec.name} is {state_name(record.state)} (version {record.version})")
@@ -328,11 +355,15 @@ def _print_records(records: Sequence[catalog.TopologyRecord], output: OutputForm
     print_table([one.replace("_", " ") for one in columns], [[row[one] for one in columns] for row in rows], empty)
 
 
-def _print_described(described: dict[str, Any]) -> None:
+def _print_described(
+    described: dict[str, Any], hooks: dict[str, list[inspection.HookTime]], failing: Sequence[str]
+) -> None:
     print(f"topology {described['name']} is {described['state']} (version {described['version']})")
     print(f"submitted {described['submitted_at']}, code {described['entry_point']} {described['code_digest'][:12]}")
     for waiting in described["waiting_for"]:
         print(f"waiting for {waiting}")
+    for text in failing:
+        print(f"FAILING: {text}")
     rows = [
         (one["name"], interval["keys"], interval["owner"] or "nobody", interval["sequencer"], interval["journal"])
         for one in described["computations"]
@@ -340,6 +371,12 @@ def _print_described(described: dict[str, Any]) -> None:
     ]
     print()
     print_table(["computation", "keys", "owner", "sequencer", "journal"], rows, "no intervals")
+    times = [
+        [one["name"], *hook_cells(time)] for one in described["computations"] for time in hooks.get(one["name"], ())
+    ]
+    if times:
+        print()
+        print_table(["computation", *HOOK_COLUMNS], times)
     logged = {log["stream"] for log in described["logs"]}
     streams = [
         (

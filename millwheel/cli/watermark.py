@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from millwheel.cli.holding import Cause, Names, Watermark, explain_chain, held_by, read_watermark
+from millwheel.cli.hooks import plain_computation
 from millwheel.cli.naming import incarnation_of, split_place
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
@@ -18,7 +19,7 @@ from millwheel.client.control import ControlClient
 from millwheel.client.percentiles import PercentileWatermark, basis_points, read_percentile
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.core.catalog import LIVE_STATES, injector_sender
-from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_duration, format_timestamp, seconds
 from millwheel.rpc.channel import DEFAULT_DEADLINE
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.watermarks import WatermarkReport
@@ -58,7 +59,7 @@ def show(
     columns = ["topology", "kind", "name", "low_watermark", "lag", "held_by"]
     if percentile is not None:
         columns.insert(5, "percentile_watermark")
-    shown = [{**row, "lag": _seconds(row["lag_seconds"])} for row in rows]
+    shown = [{**row, "lag": _shown_lag(row["lag_seconds"])} for row in rows]
     print_table(
         [column.replace("_", " ") for column in columns],
         [[row[column] for column in columns] for row in shown],
@@ -128,8 +129,8 @@ def _lag(watermark: int) -> float | None:
     return round(time.time() - watermark / 1e6, 3)
 
 
-def _seconds(lag: float | None) -> str:
-    return "" if lag is None else f"{lag:,.3f} s"
+def _shown_lag(lag: float | None) -> str:
+    return "" if lag is None else format_duration(seconds(lag))
 
 
 @app.command()
@@ -146,11 +147,15 @@ def explain(
         print_plain(_plain(topology, computation, found, cause), output)
         return
     lag = _lag(found.value)
-    behind = "" if lag is None else f", {lag:,.3f} s behind the clock"
+    behind = "" if lag is None else f", {_shown_lag(lag)} behind the clock"
     print(f"low watermark of {topology}/{computation}: {format_timestamp(Timestamp(found.value))}{behind}")
     for link in cause.chain:
         print(f"  {link.text}  ({format_timestamp(Timestamp(link.value))})")
     print(f"  held by {cause.text}" if cause.kind != "none" else f"  {cause.text}")
+    noted = "\n".join(cause.notes)
+    further = [one.text for one in cause.failing if f"computation {one.topology}/{one.computation}" not in noted]
+    for note in (*cause.notes, *further):
+        print(f"  {note}")
     if cause.remedy:
         print(f"  {cause.remedy}")
 
@@ -184,8 +189,10 @@ def _plain(topology: str, computation: str, found: Watermark, cause: Cause) -> d
             "process": cause.process or None,
             "subject": cause.subject or None,
             "text": cause.text,
+            "notes": cause.notes,
             "remedy": cause.remedy or None,
         },
+        "failing": [plain_computation(one) for one in cause.failing],
     }
 
 

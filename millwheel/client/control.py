@@ -234,6 +234,23 @@ class ControlClient:
 
     # Routing.
 
+    async def hook_failures(
+        self, topology: str = "", computation: str = "", stream: str = ""
+    ) -> list[cluster_pb2.ComputationFailures]:
+        """The computations whose hooks raise, as workers reported within the last seconds.
+
+        Args:
+            topology: only computations of this topology; empty: all.
+            computation: only those of this name; empty: all.
+            stream: only consumers of this stream, say to learn why its records are not ACKed; empty: all.
+
+        Returns:
+            Each has a ``text`` that says everything, and ``blocks``: whether its senders wait for ACKs because of it.
+        """
+        request = cluster_pb2.ListHookFailuresRequest(topology=topology, computation=computation, stream=stream)
+        answer = await self._call(lambda: self._cluster().ListHookFailures(request, timeout=self._deadline))
+        return list(answer.computations)
+
     async def ensure_stream_log(self, stream: str) -> control.EnsureStreamLogResponse:
         """Where the log of a stream is; one is made where there is none."""
         request = control.EnsureStreamLogRequest(stream=stream)

@@ -40,6 +40,10 @@ class LogLink:
         self._patience = patience
         self._backoff = Backoff()
         self.spec = specs.StreamSpec()
+        self.created_at = 0
+        """Since when the log keeps records, as wall time in microseconds; 0: not known."""
+        self.created = False
+        """Whether there was no log before this subscriber asked for it."""
         self._incarnation = ""
         self._address = ""
         self._channel: grpc.aio.Channel | None = None
@@ -174,7 +178,10 @@ class LogLink:
         return place.owner.address != self._address
 
     async def _open(self, requests: list[wire.SubscribeRequest]) -> None:
-        place = await _place_of(self._control, self._stream)
+        place = await self._control.ensure_stream_log(self._stream)
+        # A log that was just made has no owner yet: the next call finds it.
+        self.created_at, self.created = place.created_at_us, self.created or place.created
+        _address(self._stream, place.owner.address)
         if self._incarnation not in ("", place.incarnation):
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,

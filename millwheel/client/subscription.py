@@ -211,6 +211,16 @@ class Subscription:
         """The stream's declaration, once the log has been found."""
         return self._link.spec
 
+    @property
+    def kept_since(self) -> int | None:
+        """Since when the stream's log keeps records, as wall time in microseconds; None if that is not known."""
+        return self._link.created_at or None
+
+    @property
+    def made_log(self) -> bool:
+        """Whether the stream had no log before this subscription asked for one: earlier records were not kept."""
+        return self._link.created
+
     # Acknowledging.
 
     async def ack(self, below_offset: int) -> None:

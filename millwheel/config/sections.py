@@ -211,6 +211,12 @@ class WorkerSection:
         "Decode each production and each changed state as its declared type, and fail the hook where that does not "
         "give an equal value. Without the check such a value is stored, and every later reader of it fails.",
     )
+    slow_hook_seconds: float = setting(
+        1.0,
+        "A hook that keeps the event loop so long is named in the log and counted; 0: never.",
+        check=at_least(0, 3_600),
+        allowed="a number from 0 to 3600",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ __all__ = [
     "MIN_TIMESTAMP",
     "Duration",
     "Timestamp",
+    "format_duration",
     "format_timestamp",
     "from_datetime",
     "from_milliseconds",
@@ -95,6 +96,40 @@ def format_timestamp(timestamp: Timestamp) -> str:
         return to_datetime(timestamp).isoformat().replace("+00:00", "Z")
     except OverflowError:
         return f"{int(timestamp)}us"
+
+
+_UNITS: Final = (("y", 365 * 86_400), ("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+"""Names and seconds of the units that durations are shown in, the largest first."""
+
+
+def format_duration(duration: Duration) -> str:
+    """A duration as people read it: its two largest units.
+
+    >>> [format_duration(seconds(count)) for count in (0.0004, 1.24, 75, 15_120, 95_299_200)]
+    ['0.4 ms', '1.2 s', '1 min 15 s', '4 h 12 min', '3 y 8 d']
+
+    Args:
+        duration: microseconds. A negative one gets a minus sign.
+
+    Returns:
+        Years of 365 days, days, hours, minutes, seconds; below ten seconds a tenth of a second, below one
+        milliseconds.
+    """
+    if duration < 0:
+        return f"-{format_duration(Duration(-duration))}"
+    if duration < 999_500:
+        return f"{duration / 1_000:.{1 if duration < 9_950 else 0}f} ms"
+    if duration < 9_950_000:
+        return f"{duration / 1_000_000:.1f} s"
+    whole = round(duration / 1_000_000)
+    large = next(index for index, (_, size) in enumerate(_UNITS) if whole >= size)
+    name, size = _UNITS[large]
+    shown = f"{whole // size:,} {name}"
+    if large + 1 < len(_UNITS):
+        below, smaller = _UNITS[large + 1]
+        if rest := whole % size // smaller:
+            shown += f" {rest} {below}"
+    return shown
 
 
 CLOCKS_DIFFER: Final = 10_000_000

@@ -21,6 +21,7 @@ __all__ = [
     "ValueDecodeError",
     "ValueEncodeError",
     "did_you_mean",
+    "is_permanent",
 ]
 
 
@@ -121,3 +122,20 @@ class ValueEncodeError(MillwheelError):
 
 class KeyExtractionError(MillwheelError):
     """A consumer's key extractor could not give a record's key."""
+
+
+_PERMANENT = (
+    KeyExtractionError,
+    ProductionTimestampError,
+    TooLargeError,
+    UndeclaredStreamError,
+    UnsupportedTypeError,
+    UsageError,
+    ValueDecodeError,
+    ValueEncodeError,
+)
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether a hook that raised ``error`` would raise it again: the SDK refused what the code does, or the record."""
+    return isinstance(error, _PERMANENT)

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from millwheel.core.time import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
+    Duration,
     Timestamp,
+    format_duration,
     format_timestamp,
     from_datetime,
     hours,
@@ -63,3 +65,32 @@ def test_durations_are_whole_microseconds() -> None:
     assert minutes(0.5) == 30_000_000
     assert hours(2) == 7_200_000_000
     assert milliseconds(0.0004) == 0
+
+
+@pytest.mark.parametrize(
+    ("length", "shown"),
+    [
+        (0, "0.0 ms"),
+        (1_240, "1.2 ms"),
+        (921_000, "921 ms"),
+        (999_600, "1.0 s"),
+        (1_240_000, "1.2 s"),
+        (9_960_000, "10 s"),
+        (59_700_000, "1 min"),
+        (75_000_000, "1 min 15 s"),
+        (15_120_000_000, "4 h 12 min"),
+        (86_400_000_000, "1 d"),
+        (95_299_200_000_000, "3 y 8 d"),
+        (-1_500_000, "-1.5 s"),
+    ],
+)
+def test_a_duration_is_shown_by_its_two_largest_units(length: int, shown: str) -> None:
+    assert format_duration(Duration(length)) == shown
+
+
+@given(st.integers(0, 2**62))
+def test_a_shown_duration_differs_by_less_than_a_tenth(one: int) -> None:
+    units = {"y": 365 * 86_400, "d": 86_400, "h": 3_600, "min": 60, "s": 1, "ms": 0.001}
+    words = format_duration(Duration(one)).replace(",", "").split()
+    length = sum(float(count) * units[unit] for count, unit in zip(words[::2], words[1::2], strict=True))
+    assert abs(length - one / 1e6) <= max(0.1 * one / 1e6, 0.0001)

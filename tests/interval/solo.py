@@ -16,6 +16,7 @@ from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalConfig, IntervalCore, Settings
 from millwheel.worker.interval.divided import is_entry_part
+from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.messages import (
     Accepted,
     Appended,
@@ -55,6 +56,7 @@ class Solo:
         early: Iterable[Any] = (),
         parents: Sequence[OpenedParent] = (),
         keys: KeyInterval = ALL_KEYS,
+        meter: HookMeter | None = None,
         **options: Any,
     ) -> None:
         topology = mw.Topology("solo")
@@ -73,7 +75,7 @@ class Solo:
             "solo.1", "solo.1.j1", keys, 7, frozenset({INJECTOR}), {}, "solo.dead-letters",
             settings=settings or Settings(), parents=tuple(one.parent for one in parents),
         )  # fmt: skip
-        self.core = IntervalCore(config, program, bindings, lambda consumer, key: f"{consumer}.j")
+        self.core = IntervalCore(config, program, bindings, lambda consumer, key: f"{consumer}.j", meter)
         self.state = self.core.state
         self.now = 1_000_000
         self.entries = list(entries or [])

@@ -203,6 +203,9 @@ async def test_a_stream_log_is_made_once_and_found_again(cluster: Cluster) -> No
     await register_worker(cluster.coordinator, "w1", "127.0.0.1:1")
     await cluster.submit()
     one = await cluster.client.ensure_stream_log("windows")
+    assert one.created
+    assert one.created_at_us > 0, "from then on its records are kept"
+    one.created = False
     assert one == await cluster.client.ensure_stream_log("windows")
     assert one.owner.worker_id == "w1"
     assert (await cluster.store.read_head(one.journal)).commit == 0

@@ -74,13 +74,17 @@ class Server:
         intervals: int = 1,
         wrapper: Sequence[str] = (),
         level: str = "info",
+        options: Sequence[str] = (),
     ) -> None:
-        """``wrapper``: a command that runs the server's command line, such as strace's. Its stderr goes to ``log``."""
+        """``wrapper``: a command that runs the server's command line, such as strace's. Its stderr goes to ``log``.
+
+        ``options``: further ones of start-dev.
+        """
         self.db = db
         self.log = log
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self._options = ["--intervals", str(intervals), "--log-level", level]
+        self._options = ["--intervals", str(intervals), "--log-level", level, *options]
         self._wrapper = tuple(wrapper)
         self._process: asyncio.subprocess.Process | None = None
 

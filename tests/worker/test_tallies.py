@@ -62,3 +62,39 @@ def test_what_computations_counted_that_are_no_more_is_forgotten() -> None:
     assert shown(tallies) == (1, 0)
     tallies.keep({("topology", "another")})
     assert tallies.look() == ([], {})
+
+
+class Failing(mw.Computation[tuple[str, str], int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        raise ValueError("no")
+
+
+def hooks(tallies: Tallies) -> dict[tuple[str, str], float]:
+    """By metric and hook, of the computation in question."""
+    return {
+        (sample.name, sample.labels["hook"]): sample.value
+        for metric in WorkerCollector(tallies).collect()
+        for sample in metric.samples
+        if "hook" in sample.labels and (sample.labels["topology"], sample.labels["computation"]) == PLACE
+    }
+
+
+def test_calls_and_failures_of_hooks_stay_counted_when_an_interval_leaves() -> None:
+    tallies = Tallies()
+    for number in range(2):
+        solo = Solo(Failing())
+        tallies.enter(f"solo.1.j{number}", PLACE, solo.core)
+        solo.deliver(("key", "value", 1))
+        tallies.leave(f"solo.1.j{number}")
+    found = hooks(tallies)
+    assert found["millwheel_hook_calls_total", "process_record"] == 2
+    assert found["millwheel_hook_failures_total", "process_record"] == 2
+    assert ("millwheel_hook_calls_total", "process_timer") not in found, "there is no such hook"
+    tallies.keep(set())
+    assert hooks(tallies) == {}
+
+
+def test_a_hook_that_keeps_the_event_loop_is_a_figure_while_it_does() -> None:
+    collector = WorkerCollector(Tallies(), running=lambda: {(PLACE, "process_record"): 2.5})
+    (gauge,) = [one for one in collector.collect() if one.name == "millwheel_hook_blocking_seconds"]
+    assert [(sample.labels["hook"], sample.value) for sample in gauge.samples] == [("process_record", 2.5)]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Final
 
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import LAST_TIMESTAMP
@@ -24,16 +25,18 @@ from millwheel.sdk.context import OutputBinding
 from millwheel.worker.interval.checkpoint import Checkpointer, Needs
 from millwheel.worker.interval.commits import Commits
 from millwheel.worker.interval.divided import is_entry_part
+from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.failures import Failures
 from millwheel.worker.interval.far import is_far
 from millwheel.worker.interval.firing import Firing
+from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.parking import Parking
 from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.sealing import Sealer
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
-from millwheel.worker.interval.subjects import hold_subject, hold_witness
+from millwheel.worker.interval.subjects import BLOCKED, hold_subject, hold_witness
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -46,6 +49,7 @@ from millwheel.worker.messages import (
     FenceJournal,
     GiveUp,
     HookFinished,
+    HooksSlow,
     Instruction,
     Opened,
     OpenFailed,
@@ -66,6 +70,9 @@ from millwheel.worker.messages import (
 
 __all__ = ["IntervalCore", "Phase"]
 
+_SAY_AGAIN: Final = 5_000_000
+"""Microseconds after which a report of the same watermark goes out again, if its key has failed again meanwhile."""
+
 
 class Phase(Enum):
     """Where an owner stands."""
@@ -85,8 +92,10 @@ class IntervalCore:
         program: CompiledComputation,
         outputs: dict[str, OutputBinding],
         locate: Callable[[str, bytes], str],
+        meter: HookMeter | None = None,
     ) -> None:
-        self.state = state = IntervalState(config, program, outputs, locate)
+        """``meter`` measures the hooks; None: their times are not measured."""
+        self.state = state = IntervalState(config, program, outputs, locate, meter)
         self.phase = Phase.OPENING
         self.lost_because = ""
         runner = Runner(state)
@@ -100,6 +109,8 @@ class IntervalCore:
         self._commits = Commits(state, runner, sealer, checkpoints, self._receiving)
         self._checkpoints = checkpoints
         self._reported: tuple[int, int, int, bytes | None] | None = None
+        self._reported_failures = 0
+        self._reported_at = 0
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             Delivery: self._on_delivery,
             Appended: self._on_appended,
@@ -168,6 +179,16 @@ class IntervalCore:
     def damaged_rows(self) -> Mapping[bytes, str]:
         """The keys whose state rows were found damaged, and why: their work waits, or fails by its policy."""
         return self._parking.damaged
+
+    @property
+    def failing(self) -> FailingKeys:
+        """The keys that a raising hook blocks."""
+        return self.state.failing
+
+    @property
+    def meter(self) -> HookMeter:
+        """How often hooks ran, and for how long."""
+        return self.state.meter
 
     # Life.
 
@@ -310,6 +331,9 @@ class IntervalCore:
         if self._parking.reports:
             out.extend(self._parking.reports)
             self._parking.reports = []
+        if state.meter.slow is not None:
+            out.append(HooksSlow(state.meter.slow))
+            state.meter.slow = None
         self._report(out)
 
     def _run(self) -> None:
@@ -342,8 +366,8 @@ class IntervalCore:
 
     # Reports.
 
-    def _report(self, out: list[Instruction]) -> None:
-        """Output watermark = min(input watermark, pending productions, holds), monotone (section 4.5)."""
+    def _held(self) -> tuple[int, HoldKind.ValueType]:
+        """Output watermark = min(input watermark, pending productions, holds) (section 4.5), and which one it is."""
         state = self.state
         output, hold = state.watermark, HoldKind.HOLD_KIND_INPUT
         pending = state.intake.pending.min()
@@ -357,10 +381,25 @@ class IntervalCore:
         ):
             if value is not None and value < output:
                 output, hold = value, kind
+        return output, hold
+
+    def explain_hold(self) -> tuple[HoldKind.ValueType, str]:
+        """What holds the output watermark at this moment, and which record, timer, production or key that is."""
+        held, hold = self._held()
+        return hold, hold_subject(self.state, hold, max(held, self.state.output))
+
+    def _report(self, out: list[Instruction]) -> None:
+        """Report the output watermark, which never goes back, if it has changed, or if what holds it has."""
+        state = self.state
+        output, hold = self._held()
         state.output = output = max(output, state.output)
-        reported = (output, state.watermark, hold, hold_witness(state, hold))
-        if reported != self._reported:
-            self._reported = reported
+        witness, failures = hold_witness(state, hold)
+        reported = (output, state.watermark, hold, witness)
+        at_once = self._reported_failures == 0 or failures == BLOCKED
+        rested = at_once or state.elapsed - self._reported_at >= _SAY_AGAIN
+        again = failures != self._reported_failures and rested
+        if reported != self._reported or again:
+            self._reported, self._reported_failures, self._reported_at = reported, failures, state.elapsed
             config = state.config
             subject = hold_subject(state, hold, output)
             out.append(

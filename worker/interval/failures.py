@@ -7,10 +7,12 @@ from asyncio import CancelledError
 from enum import Enum
 from typing import Any, Final
 
+from millwheel.core.time import Timestamp, format_timestamp
 from millwheel.sdk.context import Context, Production
 from millwheel.sdk.dead_letters import DeadLetter
 from millwheel.sdk.options import FailureAction, FailurePolicy
-from millwheel.worker.interval.intake import Item
+from millwheel.worker.interval.failing_keys import ErrorKinds, KeyFailure
+from millwheel.worker.interval.intake import Item, ParkedKey
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed
 
@@ -39,6 +41,7 @@ class Failures:
     def __init__(self, state: IntervalState) -> None:
         self.state = state
         self.policy: FailurePolicy = state.program.options.on_failure
+        self._kinds = ErrorKinds()
 
     def decide(self, attempts: int, now: int) -> tuple[Decision, int]:
         """The decision after ``attempts`` failures, and when a retry is due, ``now`` being the time elapsed."""
@@ -51,20 +54,42 @@ class Failures:
         delay = min(policy.max_backoff, policy.initial_backoff << min(attempts - 1, 40))
         return Decision.RETRY, now + delay
 
-    def describe(self, key: bytes, item: Item, error: BaseException, attempts: int, decision: Decision) -> HookFailed:
-        """The failure for the log: computation, key, record and traceback."""
-        if len(item) == 2:
-            delivery = item[0].delivery
-            what = f"record of stream {delivery.stream!r} at {delivery.timestamps[item[1]]}"
-        else:
-            what = f"timer {item[2]!r} at {item[0]}"
-        name, shown = self.state.program.name, key.decode("utf-8", "backslashreplace")
+    def note(
+        self, key: bytes, parked: ParkedKey, item: Item, error: BaseException, decision: Decision, retry_at: int
+    ) -> HookFailed:
+        """Remember what the attempt at ``item`` raised, for operators; returns it for the log.
+
+        Args:
+            key: the blocked key.
+            parked: its entry, in which ``attempts`` counts this one, too.
+            item: the record or timer.
+            error: what its hook raised.
+            decision: what the policy says.
+            retry_at: when the next attempt is due, a time of ``IntervalState.elapsed``; for a retry.
+        """
+        state = self.state
+        is_record = len(item) == 2
+        hook, times = ("process_record", state.meter.records) if is_record else ("process_timer", state.meter.timers)
+        times.failures += 1
+        kind, work, before = self._kinds.kind_of(error), _work(item), parked.failure
+        due = retry_at if decision is Decision.RETRY else None
+        since = state.wall if before is None else before.since
+        text = str(error)
+        parked.failure = KeyFailure(key, hook, work, kind, text, parked.attempts, since, state.wall, due)
+        state.failing.failed(before, parked.failure)
+        name, shown = state.program.name, key.decode("utf-8", "backslashreplace")
         message = (
-            f"computation {name!r}, key {shown!r}, {what}: {type(error).__name__}: {error} "
-            f"(attempt {attempts}; {decision.value})"
+            f"computation {name!r}, key {shown!r}, {work}: {kind.error}: {text} "
+            f"(attempt {parked.attempts}; {decision.value})"
         )
-        text = "".join(traceback.format_exception(error))
-        return HookFailed(message, text, decision is Decision.STOP, error, not self.policy.max_attempts)
+        return HookFailed(message, hook, kind, error, decision is Decision.STOP, not self.policy.max_attempts)
+
+    def clear(self, parked: ParkedKey) -> None:
+        """What failed for the key is done with: it succeeded, or was given up."""
+        parked.failing, parked.attempts = None, 0
+        if parked.failure is not None:
+            self.state.failing.cleared(parked.failure)
+            parked.failure = None
 
     def dead_letter(self, context: Context[Any], key: bytes, item: Item, error: BaseException, attempts: int) -> None:
         """Have ``context`` produce the dead letter of ``item``."""
@@ -92,3 +117,12 @@ class Failures:
         name = self.state.config.dead_letters
         binding = self.state.scope.outputs[name]
         context._add(Production(name, binding.encode(letter), stamp, binding.route(letter), context._origin))
+
+
+def _work(item: Item) -> str:
+    """The record or timer, for people."""
+    if len(item) == 2:
+        delivery = item[0].delivery
+        at = format_timestamp(Timestamp(delivery.timestamps[item[1]]))
+        return f"record of stream {delivery.stream!r} at {at}"
+    return f"timer {item[2]!r} at {format_timestamp(Timestamp(item[0]))}"

@@ -41,6 +41,7 @@ class Firing:
                 # Popped, they are in no bucket that would hold the watermark; until the commit this does.
                 self._hold_by_batch(due[0][0])
                 held = True
+            fired, began = 0, state.meter.clock()
             for at, key, tag in due:
                 timer = at, wall, tag
                 if key in state.intake.parked:
@@ -48,10 +49,12 @@ class Firing:
                 elif runner.full():
                     table.requeue(key, tag, at)
                 elif self._may_fire(key, timer):
-                    self.fire(key, timer)
+                    fired += self.fire(key, timer)
                 else:
                     state.intake.park(key, Wait.READY)
                     self.postpone(key, timer)
+            if due:
+                state.meter.ran_timers(fired, began, due[0][1] if len(due) == 1 else None)
 
     def run_ahead(self) -> None:
         """Fire what is due by what its key was shown before a merge, though not by the interval's watermark (7.1)."""
@@ -78,7 +81,7 @@ class Firing:
                 return False
             table.hand_out(key, tag, at)
             self._hold_by_batch(at)
-            self.fire(key, (at, False, tag))
+            self._fire_alone(key, (at, False, tag))
         return True
 
     def _hold_by_batch(self, at: int) -> None:
@@ -125,7 +128,7 @@ class Firing:
     def fire_parked(self, key: bytes, timer: TimerItem) -> None:
         """Fire the next due timer of a parked key."""
         self.take_over(key, timer)
-        self.fire(key, timer)
+        self._fire_alone(key, timer)
 
     def take_over(self, key: bytes, timer: TimerItem) -> None:
         """A parked key's timer becomes work of the batch, which holds its time from here on."""
@@ -141,8 +144,13 @@ class Firing:
             if (at, wall, tag) != timer and setting is not None and setting.at == at:
                 self.postpone(key, (at, wall, tag))
 
-    def fire(self, key: bytes, timer: TimerItem) -> None:
-        """Fire one timer, which stands in the table."""
+    def _fire_alone(self, key: bytes, timer: TimerItem) -> None:
+        """Fire one timer, and measure it by itself."""
+        began = self.state.meter.clock()
+        self.state.meter.ran_timers(int(self.fire(key, timer)), began, key)
+
+    def fire(self, key: bytes, timer: TimerItem) -> bool:
+        """Fire one timer, which stands in the table; returns whether its hook was called."""
         at, wall, tag = timer
         setting = self.state.timers[wall].get(key, tag)
         assert setting is not None, "a timer that is handed out stays until its batch is sealed"
@@ -150,7 +158,7 @@ class Firing:
         context = batch.contexts.get(key) or self.runner.open(key)
         if context is None:
             self.postpone(key, timer)
-            return
+            return False
         self._aim(key, context, setting, wall)
         batch.records += 1
         batch.size += len(key) + len(tag)
@@ -158,11 +166,12 @@ class Firing:
             outcome = self.state.program.computation.process_timer(context, Timer(tag, at, wall))  # type: ignore[arg-type]
         except HOOK_ERRORS as error:
             self.failed(key, timer, error)
-            return
+            return True
         if inspect.iscoroutine(outcome):
             self.start_hook(key, context, timer, outcome)
         else:
             batch.fired.setdefault(key, []).append(timer)
+        return True
 
     def _aim(self, key: bytes, context: Context[Any], setting: TimerSetting, wall: bool) -> None:
         """What the firing is taken to be caused by: the least and default timestamp of its productions.

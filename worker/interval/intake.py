@@ -16,6 +16,7 @@ from typing import Any, Final
 from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.core.watermarks import MinTracker
 from millwheel.worker.dedup import Verdict
+from millwheel.worker.interval.failing_keys import KeyFailure
 from millwheel.worker.messages import Delivery, without
 
 __all__ = ["Chunk", "Intake", "Item", "ParkedKey", "Receipt", "RecordItem", "TimerItem", "Wait"]
@@ -83,10 +84,10 @@ class ParkedKey:
 
     The next ``alone`` hooks run one a commit: a hook of the key failed, and what a hook did can be undone
     by itself only where nothing else of the key is in the commit. ``attempts`` counts the failures of
-    ``failing``.
+    ``failing``; ``failure`` says what the last of them raised, for operators.
     """
 
-    __slots__ = ("alone", "attempts", "due", "failing", "items", "retry_at", "wait")
+    __slots__ = ("alone", "attempts", "due", "failing", "failure", "items", "retry_at", "wait")
 
     def __init__(self, wait: Wait) -> None:
         self.wait = wait
@@ -95,6 +96,7 @@ class ParkedKey:
         self.alone = 0
         self.attempts = 0
         self.failing: Item | None = None
+        self.failure: KeyFailure | None = None
         self.retry_at = 0
 
 

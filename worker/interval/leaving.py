@@ -79,13 +79,17 @@ class LeavingCore(IntervalCore):
         delay = self._commits.next_alarm() if self.phase is Phase.SERVING else None
         return None if delay is None else self.state.wall_at(delay)
 
-    def _report(self, out: list[Instruction]) -> None:
+    def _held(self) -> tuple[int, HoldKind.ValueType]:
         """Output watermark = the oldest pending production; plus infinity after the last."""
+        pending = self.state.outbox.pending.min()
+        if pending < MAX_TIMESTAMP:
+            return pending, HoldKind.HOLD_KIND_PRODUCTION
+        return int(MAX_TIMESTAMP), HoldKind.HOLD_KIND_INPUT
+
+    def _report(self, out: list[Instruction]) -> None:
+        """Report the output watermark if it has changed, or if what holds it has."""
         state = self.state
-        pending = state.outbox.pending.min()
-        output, hold = int(MAX_TIMESTAMP), HoldKind.HOLD_KIND_INPUT
-        if pending < output:
-            output, hold = pending, HoldKind.HOLD_KIND_PRODUCTION
+        output, hold = self._held()
         state.output = max(output, state.output)
         if (state.output, hold) == self._told:
             return

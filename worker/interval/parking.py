@@ -46,7 +46,8 @@ class Parking:
         self.to_await: list[AsyncHook] = []
         self.reports: list[HookFailed] = []
         self._next_hook = 1
-        self._hooks: dict[int, tuple[bytes, Context[Any], Item]] = {}
+        self._hooks: dict[int, tuple[bytes, Context[Any], Item, float]] = {}
+        """Asynchronous hooks that run or have ended, each with when it began by the meter's clock."""
         self._finished: deque[tuple[int, BaseException | None]] = deque()
         """Asynchronous hooks that have ended, and that no batch has had room for."""
         program = self.state.program
@@ -101,10 +102,11 @@ class Parking:
     def _decide(self, key: bytes, parked: ParkedKey, item: Item, error: BaseException) -> None:
         """``item`` failed with nothing else in its context: apply the policy."""
         if parked.failing != item:
-            parked.failing, parked.attempts = item, 0
+            self.failures.clear(parked)
+            parked.failing = item
         parked.attempts += 1
         decision, retry_at = self.failures.decide(parked.attempts, self.state.elapsed)
-        self.reports.append(self.failures.describe(key, item, error, parked.attempts, decision))
+        self.reports.append(self.failures.note(key, parked, item, error, decision, retry_at))
         if decision is Decision.RETRY:
             self.state.intake.retry(key, retry_at)
         elif decision is Decision.STOP:
@@ -145,11 +147,10 @@ class Parking:
         if item is not None and len(item) == 2 and self.state.behind:
             return
         if item is None:
-            self.firing.return_postponed(key)
-            self.state.intake.unpark(key)
+            self._let_go(key, parked)
             return
         if item != parked.failing:
-            parked.failing, parked.attempts = None, 0
+            self.failures.clear(parked)
         if len(item) == 3:
             parked.alone = max(0, parked.alone - 1)
             self.firing.fire_parked(key, item)
@@ -161,6 +162,12 @@ class Parking:
             item[0].parked.discard(item[1])
             self._run_record(key, context, *item)
 
+    def _let_go(self, key: bytes, parked: ParkedKey) -> None:
+        """The key waits no more."""
+        self.failures.clear(parked)
+        self.firing.return_postponed(key)
+        self.state.intake.unpark(key)
+
     def _run_record(self, key: bytes, context: Context[Any], receipt: Receipt, index: int) -> None:
         """Run a record whose context is the key's only one in this batch."""
         state, program, delivery = self.state, self.state.program, receipt.delivery
@@ -170,6 +177,7 @@ class Parking:
         context._origin = (delivery.ids, index)
         late = stamp < state.watermark_of(key)
         self.runner.batch.records += 1
+        began = state.meter.clock()
         try:
             if late and program.options.late.action is not LateAction.PROCESS:
                 self.runner.apply_late_policy(context, delivery.stream, value)
@@ -178,8 +186,10 @@ class Parking:
             record = Record(key, value, stamp, delivery.stream, program.inputs[delivery.stream], late)  # type: ignore[arg-type]
             outcome = program.computation.process_record(context, record)
         except HOOK_ERRORS as error:
+            state.meter.ran_records(1, began, key)
             self.failed(key, (receipt, index), error)
             return
+        state.meter.ran_records(1, began, key)
         if program.record_is_async:
             self._start_hook(key, context, (receipt, index), outcome)
         else:
@@ -210,8 +220,7 @@ class Parking:
         parked = self.state.intake.park(key, Wait.READY)
         item = self.firing.next_due(key) or (parked.items[0] if parked.items else None)
         if item is None:
-            self.firing.return_postponed(key)
-            self.state.intake.unpark(key)
+            self._let_go(key, parked)
             return
         # Alone, so that the attempts of one piece of work are counted until it is done.
         parked.alone = max(parked.alone, 1)
@@ -227,17 +236,19 @@ class Parking:
             self.state.hold_times.add(min(item[0], LAST_TIMESTAMP))
         number = self._next_hook
         self._next_hook += 1
-        self._hooks[number] = (key, context, item)
+        self._hooks[number] = (key, context, item, self.state.meter.clock())
         self.runner.hooks += 1
         self.to_await.append(AsyncHook(number, coroutine))
 
     def hook_finished(self, number: int, error: BaseException | None) -> None:
         """An asynchronous hook has ended: its context will join the batch, or is dropped."""
         self.runner.hooks -= 1
+        _, _, item, began = self._hooks[number]
+        self.state.meter.awaited(len(item) == 2, began)
         self._finished.append((number, error))
 
     def _adopt(self, number: int, error: BaseException | None) -> None:
-        key, context, item = self._hooks.pop(number)
+        key, context, item, _ = self._hooks.pop(number)
         self.state.intake.park(key, Wait.READY)
         batch = self.runner.batch
         if len(item) == 2:

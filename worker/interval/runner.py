@@ -139,6 +139,8 @@ class Runner:
         watermark, budget = state.watermark, state.settings.batch_bytes - batch.size
         shown = state.watermark_of if state.floors else None
         consume = batch.consumed_of(receipt).append
+        meter, aside = state.meter, 0
+        began = meter.clock()
         taken = chunk.indexes[chunk.cursor : chunk.cursor + self._room(receipt)]
         running = iter(taken)
         for index in running:
@@ -146,11 +148,13 @@ class Runner:
             context = contexts.get(key)
             if parked and key in parked:
                 state.intake.set_aside(key, receipt, index)
+                aside += 1
                 continue
             if context is None:
                 cell = cached.get(key)
                 if cell is None and (cell := self._load(key)) is None:
                     state.intake.set_aside(key, receipt, index)
+                    aside += 1
                     continue
                 cell.used = number
                 size += len(key) + len(cell.encoded) + _CONTEXT_BYTES
@@ -159,6 +163,7 @@ class Runner:
                 # A hook may change the cell while the batch is sealed: one hook of the key a commit.
                 state.intake.park(key, Wait.READY)
                 state.intake.set_aside(key, receipt, index)
+                aside += 1
                 continue
             stamp = stamps[index]
             context._stamp = context._earliest = context._cause = stamp
@@ -171,6 +176,7 @@ class Runner:
                 if late and not process_late:
                     self.apply_late_policy(context, stream, values[index])
                     consume(index)
+                    aside += 1
                     continue
                 outcome = process(context, Record(key, values[index], stamp, stream, decode, late))  # type: ignore[arg-type]
             except HOOK_ERRORS as error:
@@ -183,6 +189,7 @@ class Runner:
                 if scope.produced_bytes > budget:
                     break
         ran = len(taken) - operator.length_hint(running)
+        meter.ran_records(ran - aside, began, key if ran == 1 else None)
         chunk.cursor += ran
         batch.records += ran
         batch.size += size + ran * receipt.average

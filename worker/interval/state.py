@@ -15,8 +15,10 @@ from millwheel.sdk.context import OutputBinding, Scope, TimerSetting
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval.cells import CellCache
+from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.far import FarTimers
 from millwheel.worker.interval.floors import KeyFloors
+from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.intake import Intake
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.sampling import KeySample
@@ -122,6 +124,7 @@ class IntervalState:
         program: CompiledComputation,
         outputs: dict[str, OutputBinding],
         locate: Callable[[str, bytes], str],
+        meter: HookMeter | None = None,
     ) -> None:
         self.config = config
         self.settings = config.settings
@@ -142,6 +145,9 @@ class IntervalState:
         self.inherited = Counts()
         """What it had come to when this owner took over."""
         self.sample = KeySample()
+        self.failing = FailingKeys()
+        """Which keys are blocked by a hook that raises, for operators."""
+        self.meter = HookMeter() if meter is None else meter
         self.watermark: int = MIN_TIMESTAMP
         """The input watermark acted upon: monotone."""
         self.wall = 0

@@ -12,16 +12,25 @@ from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.interval.intake import ParkedKey, Wait
 from millwheel.worker.interval.state import IntervalState, effective_hold
 
-__all__ = ["hold_subject", "hold_witness"]
+__all__ = ["BLOCKED", "hold_subject", "hold_witness"]
 
 _LOOK: Final = 16
 _SHOWN: Final = 80
 
 
-def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> bytes | None:
-    """What a report's subject depends on besides its values: a key that waits with its records or timers."""
-    waits = hold in (HoldKind.HOLD_KIND_RECORD, HoldKind.HOLD_KIND_STATE)
-    return next(iter(state.intake.parked), None) if waits else None
+BLOCKED: Final = -1
+"""Stands for the number of failures of a key that is not tried again."""
+
+
+def hold_witness(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes | None, int]:
+    """What a report's subject depends on besides its values: a key that waits, and how often its hook has failed."""
+    if hold not in (HoldKind.HOLD_KIND_RECORD, HoldKind.HOLD_KIND_STATE):
+        return None, 0
+    first = next(iter(state.intake.parked.items()), None)
+    if first is None:
+        return None, 0
+    key, parked = first
+    return key, parked.attempts if parked.failure is None or parked.failure.retry_at is not None else BLOCKED
 
 
 def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> str:
@@ -43,9 +52,15 @@ def _shown(key: bytes) -> str:
 
 
 def _waits(parked: ParkedKey) -> str:
-    tried = f" after {parked.attempts} failed" if parked.attempts else ""
-    why = "for its next attempt" if parked.wait is Wait.READY and parked.attempts else parked.wait.value
-    return f"waits {why}{tried}"
+    failure = parked.failure
+    if failure is None:
+        return f"waits {parked.wait.value}"
+    kind = failure.kind
+    raised = f"{kind.error}{f' at {kind.place}' if kind.place else ''}"
+    if failure.retry_at is None:
+        return f"is blocked after {parked.attempts} failed: {raised}"
+    why = "for its next attempt" if parked.wait is Wait.READY else parked.wait.value
+    return f"waits {why} after {parked.attempts} failed: {raised}"
 
 
 def _record(state: IntervalState, value: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from millwheel.core.catalog import Catalog, OwnedInterval, code_of, injector_sender
 from millwheel.core.interval_table import interval_from_proto
@@ -13,7 +14,7 @@ from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.context import OutputBinding
 from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.options import ComputationOptions
-from millwheel.worker.interval import IntervalConfig, IntervalCore, LeavingCore, Settings
+from millwheel.worker.interval import HookMeter, IntervalConfig, IntervalCore, LeavingCore, Settings
 from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
 from millwheel.worker.messages import Parent
 from millwheel.worker.shell.programs import Programs
@@ -41,11 +42,15 @@ class Built:
 class Builder:
     """Builds cores for owned intervals."""
 
-    def __init__(self, catalog: Catalog, programs: Programs, routing: Routing, settings: Settings) -> None:
+    def __init__(
+        self, catalog: Catalog, programs: Programs, routing: Routing, settings: Settings, slow_hook: float = 0.0
+    ) -> None:
+        """``slow_hook``: seconds from which on hooks count as keeping the event loop; 0: never."""
         self._catalog = catalog
         self._programs = programs
         self._routing = routing
         self._settings = settings
+        self._slow_hook = slow_hook
 
     def build(self, owned: OwnedInterval) -> Built | None:
         """The core of an interval; None while its code is not loaded, or if it is gone from the catalog."""
@@ -73,7 +78,8 @@ class Builder:
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
         feedback = frozenset(edge.stream for edge in spec.inputs if edge.feedback)
         config = self._config(owned, record, inputs, feedback)
-        core = IntervalCore(config, program, outputs, self._routing.locate)
+        meter = HookMeter(perf_counter, self._slow_hook)
+        core = IntervalCore(config, program, outputs, self._routing.locate, meter)
         return Built(core, inputs, list(outputs.values()), code=code)
 
     def _config(

@@ -47,6 +47,7 @@ from millwheel.worker.messages import (
     GiveUp,
     HookFailed,
     HookFinished,
+    HooksSlow,
     Opened,
     OpenFailed,
     PartsMissing,
@@ -180,7 +181,8 @@ class CoreHost:
             DeleteParts: lambda i: self._spawn(self._tidy(partial(store.delete_parts, i.journal, i.parts))),
             AsyncHook: self._begin_hook,
             GiveUp: lambda i: self.post(Deposed(i.reason)),
-            HookFailed: self._hook_failed,
+            HookFailed: lambda i: log.warning("%s", i.message, exc_info=i.error),
+            HooksSlow: lambda i: log.warning("journal %s: %s", journal, i.batch),
             **(extra or {}),
         }
 
@@ -329,9 +331,6 @@ class CoreHost:
     def _acknowledge(self, instruction: Acknowledge) -> None:
         delivery = instruction.delivery
         delivery.channel.reply(delivery.token, instruction.outcome, instruction.remaining, instruction.message)
-
-    def _hook_failed(self, failure: HookFailed) -> None:
-        log.warning("%s\n%s", failure.message, failure.traceback)
 
     def _release_prepared(self, instruction: ReleasePrepared) -> None:
         if not instruction.request.done():

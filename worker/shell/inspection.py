@@ -16,6 +16,8 @@ from millwheel.store.contract import CorruptValueError, PartId, StateStore
 from millwheel.worker.interval import IntervalCore, Phase
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.shell.hook_status import failures_of, hooks_of, key_failure, waits_of
+from millwheel.worker.shell.rows import read_rows
 
 __all__ = ["InspectionService", "status_of"]
 
@@ -57,12 +59,15 @@ class InspectionService(InspectionServiceServicer):
         journal = self._locate(request.computation, request.key)
         core = self._core(journal, f"an interval of {request.computation!r} with key {request.key!r}")
         state = core.state
-        encoded = await self._encoded_state(core, request.key)
+        encoded, damage = await self._encoded_state(core, request.key)
         far = await self._far_timers(state, request.key)
         response = wire.InspectKeyResponse(journal=state.config.journal, commit=state.committed)
-        response.state = encoded
+        response.state, response.state_error = encoded, damage
         if encoded:
-            response.state_text = _as_text(state.program.state.decode(encoded))
+            try:
+                response.state_text = _as_text(state.program.state.decode(encoded))
+            except Exception as error:  # of a codec, or of a migration of the user's own
+                response.state_error = f"{type(error).__name__}: {error}"
         for wall, table in state.timers.items():
             stored = {row[2]: TimerSetting._make(row[3:]) for row in far if row[1] is wall}
             for tag, setting in sorted((stored | table.of_key(request.key)).items()):
@@ -77,6 +82,9 @@ class InspectionService(InspectionServiceServicer):
         )
         parked = state.intake.parked.get(request.key)
         response.pending_records = len(parked.items) if parked is not None else 0
+        if parked is not None and parked.failure is not None:
+            response.failure.CopyFrom(key_failure(core, parked.failure))
+        response.waits, response.stopped = waits_of(core, request.key), core.stopped
         return response
 
     async def _far_timers(self, state: IntervalState, key: bytes) -> list[TimerRow]:
@@ -94,12 +102,14 @@ class InspectionService(InspectionServiceServicer):
             read[missing[0]] = [row for row in rows if row[0] == key]
         return state.far.standing(row for part in state.far.parts_of(key) for row in read[part])
 
-    async def _encoded_state(self, core: IntervalCore, key: bytes) -> bytes:
+    async def _encoded_state(self, core: IntervalCore, key: bytes) -> tuple[bytes, str]:
+        """The key's state, and why it cannot be read: one of them is empty."""
         cell = core.state.cells.cached().get(key)
         if cell is not None:
-            return cell.encoded
-        row = (await self._store.read_states(core.state.config.computation, [key]))[0]
-        return row.blob if row is not None else b""
+            return cell.encoded, ""
+        damaged: dict[bytes, str] = {}
+        (row,) = await read_rows(self._store, core.state.config.computation, [key], damaged)
+        return row.blob if row is not None else b"", damaged.get(key, "")
 
     async def _status(self, request: wire.GetIntervalStatusRequest) -> wire.GetIntervalStatusResponse:
         return status_of(self._core(request.journal, f"journal {request.journal!r}"))
@@ -134,7 +144,11 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
         duplicates_total=counts.duplicates,
         late_total=counts.late,
         dead_letters_total=counts.dead_letters,
+        hooks=hooks_of(core),
     )
+    response.hold.kind, response.hold.subject = core.explain_hold()
+    if (failures := failures_of(core)) is not None:
+        response.failures.CopyFrom(failures)
     response.keys.start = state.config.keys.start
     if state.config.keys.end is not None:
         response.keys.end = state.config.keys.end

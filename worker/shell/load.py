@@ -15,6 +15,7 @@ import psutil
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.log import LogCore
+from millwheel.worker.shell.hook_status import failures_of, hooks_of
 
 __all__ = ["LoadMeter", "Metered", "memory_limit"]
 
@@ -139,6 +140,11 @@ def _interval_load(one: Metered) -> wire.IntervalLoad:
     damaged = core.damaged_rows
     load.damaged_rows = len(damaged)
     load.damage = next(iter(damaged.values()), "")
+    load.stopped = core.stopped
+    load.dead_letters = state.counts.dead_letters
+    load.hooks.extend(hooks_of(core))
+    if (failures := failures_of(core)) is not None:
+        load.failures.CopyFrom(failures)
     return load
 
 

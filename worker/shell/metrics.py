@@ -6,14 +6,14 @@ committed since the computation began, whoever had them before: over all workers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.shell.runloop import wall_now
 from millwheel.worker.shell.tallies import Place, Tallies
 
@@ -25,10 +25,17 @@ _LABELS = ["topology", "computation"]
 class WorkerCollector(Collector):
     """Sums each figure over the intervals of a computation."""
 
-    def __init__(self, tallies: Tallies, quarantined: Callable[[], Iterable[Place]] = tuple) -> None:
-        """``quarantined``: those of each interval that stands still by damage to what is stored."""
+    def __init__(
+        self,
+        tallies: Tallies,
+        quarantined: Callable[[], Iterable[Place]] = tuple,
+        running: Callable[[], Mapping[tuple[Place, str], float]] = dict,
+    ) -> None:
+        """``quarantined``: those of each interval that stands still by damage to what is stored; ``running``: the
+        hook that keeps the event loop now, with its seconds so far."""
         self._tallies = tallies
         self._quarantined = quarantined
+        self._running = running
 
     def collect(self) -> Iterator[Metric]:
         """All figures of this moment."""
@@ -67,7 +74,37 @@ class WorkerCollector(Collector):
         for labels, value in lags.items():
             lag.add_metric(list(labels), value)
         yield lag
+        yield from self._hooks()
 
+    def _hooks(self) -> Iterator[Metric]:
+        """The hooks' figures. The page is served by a thread of its own, also while a hook keeps the event loop."""
+        times = self._tallies.hooks()
+        for name, (help_text, value_of) in _HOOK_COUNTERS.items():
+            counter = CounterMetricFamily(name, help_text, labels=_HOOK_LABELS)
+            for hook, time in times.items():
+                counter.add_metric(list(hook), value_of(time))
+            yield counter
+        running = GaugeMetricFamily(
+            "millwheel_hook_blocking_seconds",
+            "How long a hook has kept the event loop so far, if longer than worker.slow_hook_seconds",
+            labels=_HOOK_LABELS,
+        )
+        for (place, hook_name), value in self._running().items():
+            running.add_metric([*place, hook_name], value)
+        yield running
+
+
+_HOOK_LABELS = ["topology", "computation", "hook"]
+
+_HOOK_COUNTERS: dict[str, tuple[str, Callable[[HookTime], float]]] = {
+    "millwheel_hook_calls": ("Calls of hooks", lambda time: time.calls),
+    "millwheel_hook_seconds": ("Seconds in hooks, measured for each batch of calls", lambda time: time.seconds),
+    "millwheel_hook_failures": ("Attempts at a record or timer that raised", lambda time: time.failures),
+    "millwheel_hook_slow_batches": (
+        "Batches of calls that kept the event loop longer than worker.slow_hook_seconds",
+        lambda time: time.blocked,
+    ),
+}
 
 # In the order of a Counts' figures.
 _COUNTERS = {
@@ -84,6 +121,7 @@ _GAUGES = {
     "millwheel_timers": "Timers set",
     "millwheel_cache_bytes": "Memory that cached states are counted with",
     "millwheel_parked_keys": "Keys that wait for a row, a hook or another attempt",
+    "millwheel_failing_keys": "Keys that are blocked because their hook raises",
     "millwheel_stopped_intervals": "Intervals that stand still by their failure policy",
     "millwheel_damaged_rows": "Keys whose stored state was found damaged",
     "millwheel_quarantined_intervals": "Intervals that stand still because something of their journal is damaged",
@@ -98,5 +136,6 @@ def _figures(core: IntervalCore) -> Iterator[tuple[str, float]]:
     yield "millwheel_timers", state.timer_count
     yield "millwheel_cache_bytes", state.cells.bytes_held
     yield "millwheel_parked_keys", len(state.intake.parked)
+    yield "millwheel_failing_keys", core.failing.blocked
     yield "millwheel_stopped_intervals", bool(core.stopped)
     yield "millwheel_damaged_rows", len(core.damaged_rows)

@@ -10,12 +10,15 @@ from collections import defaultdict
 from collections.abc import Set
 from threading import Lock
 
-from millwheel.worker.interval import Counts, IntervalCore
+from millwheel.worker.interval import Counts, HookTime, IntervalCore
 
-__all__ = ["Place", "Tallies"]
+__all__ = ["HookPlace", "Place", "Tallies"]
 
 Place = tuple[str, str]
 """Topology and computation."""
+
+HookPlace = tuple[str, str, str]
+"""Topology, computation, and process_record or process_timer."""
 
 
 class Tallies:
@@ -25,6 +28,7 @@ class Tallies:
         self._lock = Lock()
         self._cores: dict[str, tuple[Place, IntervalCore]] = {}
         self._past: defaultdict[Place, Counts] = defaultdict(Counts)
+        self._past_hooks: defaultdict[HookPlace, HookTime] = defaultdict(HookTime)
 
     def enter(self, journal: str, place: Place, core: IntervalCore) -> None:
         """An interval is run here from now on."""
@@ -37,12 +41,25 @@ class Tallies:
             place, core = self._cores.pop(journal, (None, None))
             if place is not None and core is not None:
                 self._past[place].add(core.state.counted)
+                _add_hooks(self._past_hooks, place, core)
 
     def keep(self, places: Set[Place]) -> None:
         """Forget what computations had counted that are no more."""
         with self._lock:
             for place in self._past.keys() - places:
                 del self._past[place]
+            for name in [name for name in self._past_hooks if name[:2] not in places]:
+                del self._past_hooks[name]
+
+    def hooks(self) -> dict[HookPlace, HookTime]:
+        """By hook, how often it ran here since the process began, for how long, and how often it failed."""
+        with self._lock:
+            sums: defaultdict[HookPlace, HookTime] = defaultdict(HookTime)
+            for name, time in self._past_hooks.items():
+                sums[name].add(time)
+            for place, core in self._cores.values():
+                _add_hooks(sums, place, core)
+        return dict(sums)
 
     def look(self) -> tuple[list[tuple[Place, IntervalCore]], dict[Place, Counts]]:
         """The cores, and by computation what its intervals have counted here since the process began."""
@@ -52,3 +69,9 @@ class Tallies:
             for place, core in cores:
                 sums[place].add(core.state.counted)
         return cores, dict(sums)
+
+
+def _add_hooks(sums: defaultdict[HookPlace, HookTime], place: Place, core: IntervalCore) -> None:
+    sums[*place, "process_record"].add(core.meter.records)
+    if core.state.program.handles_timers:
+        sums[*place, "process_timer"].add(core.meter.timers)

@@ -23,6 +23,7 @@ from millwheel.rpc.v1.handover_pb2_grpc import add_HandoverServiceServicer_to_se
 from millwheel.rpc.v1.inspection_pb2_grpc import add_InspectionServiceServicer_to_server
 from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServicer_to_server
 from millwheel.rpc.watermarks import Member, PendingWork
+from millwheel.sdk.context import Scope
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalCore, Settings
 from millwheel.worker.interval.pending import pending_work
@@ -40,6 +41,7 @@ from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.delivery_service import DeliveryService
 from millwheel.worker.shell.follower import follow
 from millwheel.worker.shell.handover import HandoverService
+from millwheel.worker.shell.hook_reports import HookReports
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosted import Hosted, Quarantined
 from millwheel.worker.shell.inspection import InspectionService
@@ -104,6 +106,8 @@ class WorkerSettings:
     """Seconds that intervals may take to be made ready for other workers when this one ends; 0: they are not."""
     check_values: bool = True
     """Whether a hook fails when it makes a state or a production that could not be read again as its declared type."""
+    slow_hook: float = 0.0
+    """Seconds from which on a hook counts as keeping the event loop, and is named; 0: never."""
 
 
 class Worker:
@@ -127,12 +131,13 @@ class Worker:
         self.programs = Programs(settings.packages, fetch_package, verify=settings.check_values)
         self.programs.on_loaded = lambda: self._background(self._catch_up())
         self.routing = Routing(self.catalog, self.programs.extractor)
-        self._builder = Builder(self.catalog, self.programs, self.routing, settings.core)
+        self._builder = Builder(self.catalog, self.programs, self.routing, settings.core, settings.slow_hook)
         self.logs = LogService(self._find_log)
         self.queue = RunQueue(asyncio.get_running_loop())
         self.hosted: dict[str, Hosted] = {}
         self._sending = Sending(coordinator, self.catalog, self.hosted, settings.address, self._background)
         self.tallies = Tallies()
+        self.hooks = HookReports(settings.slow_hook, self._place_of_scope)
         self._watch = SenderWatch(authority.watch, self._tell)
         self._following: asyncio.Task[None] | None = None
         self._reconciling = asyncio.Lock()
@@ -173,6 +178,7 @@ class Worker:
     async def start(self) -> None:
         """Register, and follow the catalog."""
         await self._registration.start()
+        self.hooks.start()
         self._following = asyncio.get_running_loop().create_task(self._follow())
 
     async def close(self) -> None:
@@ -181,6 +187,7 @@ class Worker:
         Intervals that whoever comes next would have much to read of are made ready first, for ``hand_over`` seconds.
         """
         await self._prepare_releases()
+        self.hooks.close()
         self.programs.close()
         if self._again is not None:
             self._again.cancel()
@@ -324,7 +331,9 @@ class Worker:
             frozenset().union(*(self._builder.senders(hosted.built.inputs) for hosted in self.hosted.values())),
             self.catalog.injector_lives(),
         )
-        self.tallies.keep({self._place_of(incarnation) for incarnation in self.catalog.tables})
+        places = {self._place_of(incarnation) for incarnation in self.catalog.tables}
+        self.tallies.keep(places)
+        self.hooks.log.keep(places)
         await self._sending.hang_up()
         await asyncio.gather(*stopping)
         self._forget_code()
@@ -383,11 +392,12 @@ class Worker:
         if built is None:
             return
         interval = owned.interval
-        extra = self.logs.performers() if built.log_of else None
+        place = self._place_of(owned.incarnation)
+        extra = self.logs.performers() if built.log_of else self.hooks.performers(place)
         host = CoreHost(interval.journal, built.core, self.store, self, self.queue, extra, self._ahead, built.clock)
         hosted = self.hosted[interval.journal] = Hosted(host, owned, built, LocalChannel(host))
         if isinstance(built.core, IntervalCore):
-            self.tallies.enter(interval.journal, self._place_of(owned.incarnation), built.core)
+            self.tallies.enter(interval.journal, place, built.core)
         self._forget_dead_later(hosted)
         log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)
         host.start()
@@ -440,6 +450,14 @@ class Worker:
         table = self.catalog.tables.get(incarnation)
         computation, topology = table.origin if table is not None else ("", "")
         return topology, computation
+
+    def _place_of_scope(self, scope: Scope) -> Place | None:
+        """The computation whose hook runs in ``scope``. The watchdog's thread asks, so the hosts are copied first."""
+        for hosted in list(self.hosted.values()):
+            core = hosted.built.core
+            if isinstance(core, IntervalCore) and core.state.scope is scope:
+                return self._place_of(hosted.owned.incarnation)
+        return None
 
     def _tell(self, watermarks: SenderWatermarks) -> None:
         for hosted in self.hosted.values():

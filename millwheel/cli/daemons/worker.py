@@ -59,6 +59,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
             CoreSettings(cache_bytes=section.cache_mib << 20, flush_interval=_FLUSH),
             section.drain_seconds,
             section.check_values,
+            section.slow_hook_seconds,
         ),
         daemon.backends.store,
         coordinator,
@@ -67,7 +68,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
     )
     places.catalog = worker.catalog
     worker.add_services(daemon.server)
-    daemon.registry.register(WorkerCollector(worker.tallies, worker.quarantined_places))
+    daemon.registry.register(WorkerCollector(worker.tallies, worker.quarantined_places, worker.hooks.running))
     try:
         await patiently("reading the topologies", lambda: read_topologies(coordinator))
         await patiently("registering", worker.start)

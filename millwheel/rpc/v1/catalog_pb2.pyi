@@ -328,9 +328,12 @@ class StreamLogRecord(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     RETENTION_FIELD_NUMBER: _builtins.int
+    CREATED_AT_US_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     incarnation: _builtins.str
     """The log's incarnation id, journal and owner are those of a computation with one interval."""
+    created_at_us: _builtins.int
+    """What is produced from then on is kept. 0: not known."""
     @_builtins.property
     def retention(self) -> _topology_pb2.Retention: ...
     def __init__(
@@ -339,10 +342,11 @@ class StreamLogRecord(_message.Message):
         stream: _builtins.str = ...,
         incarnation: _builtins.str = ...,
         retention: _topology_pb2.Retention | None = ...,
+        created_at_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retention", b"retention"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "retention", b"retention", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_us", b"created_at_us", "incarnation", b"incarnation", "retention", b"retention", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from millwheel.rpc.v1 import inspection_pb2 as _inspection_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -17,6 +18,96 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+@_typing.final
+class ListHookFailuresRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    COMPUTATION_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    topology: _builtins.str
+    """Empty: all topologies."""
+    computation: _builtins.str
+    """A computation of the topology; empty: all."""
+    stream: _builtins.str
+    """Only computations that consume this stream; empty: all."""
+    def __init__(
+        self,
+        *,
+        topology: _builtins.str = ...,
+        computation: _builtins.str = ...,
+        stream: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "stream", b"stream", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHookFailuresRequest: _TypeAlias = ListHookFailuresRequest  # noqa: Y015
+
+@_typing.final
+class ListHookFailuresResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPUTATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def computations(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComputationFailures]:
+        """Only computations that have keys blocked, or stand still, or failed in the last minute."""
+
+    def __init__(
+        self,
+        *,
+        computations: _abc.Iterable[Global___ComputationFailures] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHookFailuresResponse: _TypeAlias = ListHookFailuresResponse  # noqa: Y015
+
+@_typing.final
+class ComputationFailures(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    COMPUTATION_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    topology: _builtins.str
+    computation: _builtins.str
+    text: _builtins.str
+    """All of it as a sentence: which hook raises what, for which key, since when, and what to do."""
+    stopped: _builtins.str
+    """Set while intervals of it stand still by the failure policy."""
+    blocks: _builtins.bool
+    """Whether its senders wait for ACKs because of it: keys are blocked, or it stands still."""
+    @_builtins.property
+    def failures(self) -> _inspection_pb2.HookFailures:
+        """Over all intervals of the computation."""
+
+    def __init__(
+        self,
+        *,
+        topology: _builtins.str = ...,
+        computation: _builtins.str = ...,
+        text: _builtins.str = ...,
+        failures: _inspection_pb2.HookFailures | None = ...,
+        stopped: _builtins.str = ...,
+        blocks: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "computation", b"computation", "failures", b"failures", "stopped", b"stopped", "text", b"text", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ComputationFailures: _TypeAlias = ComputationFailures  # noqa: Y015
 
 @_typing.final
 class GetClusterHealthRequest(_message.Message):

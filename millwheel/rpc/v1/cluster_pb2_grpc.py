@@ -40,6 +40,11 @@ class ClusterServiceStub:
                 request_serializer=millwheel_dot_v1_dot_cluster__pb2.GetClusterHealthRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_cluster__pb2.GetClusterHealthResponse.FromString,
                 _registered_method=True)
+        self.ListHookFailures = channel.unary_unary(
+                '/millwheel.v1.ClusterService/ListHookFailures',
+                request_serializer=millwheel_dot_v1_dot_cluster__pb2.ListHookFailuresRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_cluster__pb2.ListHookFailuresResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -52,6 +57,14 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListHookFailures(self, request, context):
+        """The computations whose hooks raise, and why: of a topology, or of those that consume a stream. For an operator, and
+        for an injector whose records are not ACKed. As workers reported it in the last seconds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -59,6 +72,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.GetClusterHealth,
                     request_deserializer=millwheel_dot_v1_dot_cluster__pb2.GetClusterHealthRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_cluster__pb2.GetClusterHealthResponse.SerializeToString,
+            ),
+            'ListHookFailures': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHookFailures,
+                    request_deserializer=millwheel_dot_v1_dot_cluster__pb2.ListHookFailuresRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_cluster__pb2.ListHookFailuresResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -89,6 +107,33 @@ class ClusterService:
             '/millwheel.v1.ClusterService/GetClusterHealth',
             millwheel_dot_v1_dot_cluster__pb2.GetClusterHealthRequest.SerializeToString,
             millwheel_dot_v1_dot_cluster__pb2.GetClusterHealthResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHookFailures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.ClusterService/ListHookFailures',
+            millwheel_dot_v1_dot_cluster__pb2.ListHookFailuresRequest.SerializeToString,
+            millwheel_dot_v1_dot_cluster__pb2.ListHookFailuresResponse.FromString,
             options,
             channel_credentials,
             insecure,

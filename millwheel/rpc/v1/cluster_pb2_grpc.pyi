@@ -34,6 +34,10 @@ class ClusterServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ClusterServiceAsyncStub: ...
     GetClusterHealth: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.GetClusterHealthRequest, _cluster_pb2.GetClusterHealthResponse]
+    ListHookFailures: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.ListHookFailuresRequest, _cluster_pb2.ListHookFailuresResponse]
+    """The computations whose hooks raise, and why: of a topology, or of those that consume a stream. For an operator, and
+    for an injector whose records are not ACKed. As workers reported it in the last seconds.
+    """
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -41,6 +45,10 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetClusterHealth: _aio.UnaryUnaryMultiCallable[_cluster_pb2.GetClusterHealthRequest, _cluster_pb2.GetClusterHealthResponse]  # type: ignore[assignment]
+    ListHookFailures: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ListHookFailuresRequest, _cluster_pb2.ListHookFailuresResponse]  # type: ignore[assignment]
+    """The computations whose hooks raise, and why: of a topology, or of those that consume a stream. For an operator, and
+    for an injector whose records are not ACKed. As workers reported it in the last seconds.
+    """
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
     """The master: how the cluster as a whole is, for people."""
@@ -51,5 +59,15 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cluster_pb2.GetClusterHealthRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_pb2.GetClusterHealthResponse, _abc.Awaitable[_cluster_pb2.GetClusterHealthResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListHookFailures(
+        self,
+        request: _cluster_pb2.ListHookFailuresRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_pb2.ListHookFailuresResponse, _abc.Awaitable[_cluster_pb2.ListHookFailuresResponse]]:
+        """The computations whose hooks raise, and why: of a topology, or of those that consume a stream. For an operator, and
+        for an injector whose records are not ACKed. As workers reported it in the last seconds.
+        """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -597,8 +597,14 @@ class EnsureStreamLogResponse(_message.Message):
     JOURNAL_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
+    CREATED_AT_US_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     journal: _builtins.str
+    created_at_us: _builtins.int
+    """What was produced from then on is kept. 0: not known."""
+    created: _builtins.bool
+    """Whether this call made the log: until now nothing was kept."""
     @_builtins.property
     def owner(self) -> _common_pb2.Endpoint:
         """Absent while no worker owns the log."""
@@ -612,10 +618,12 @@ class EnsureStreamLogResponse(_message.Message):
         journal: _builtins.str = ...,
         owner: _common_pb2.Endpoint | None = ...,
         stream: _topology_pb2.StreamSpec | None = ...,
+        created_at_us: _builtins.int = ...,
+        created: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "stream", b"stream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "journal", b"journal", "owner", b"owner", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "created_at_us", b"created_at_us", "incarnation", b"incarnation", "journal", b"journal", "owner", b"owner", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

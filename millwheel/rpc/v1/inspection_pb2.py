@@ -23,33 +23,40 @@ _sym_db = _symbol_database.Default()
 
 
 from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
+from millwheel.rpc.v1 import watermark_pb2 as millwheel_dot_v1_dot_watermark__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmillwheel/v1/inspection.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/common.proto\"5\n\x11InspectKeyRequest\x12\x13\n\x0b\x63omputation\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"\xdb\x01\n\x12InspectKeyResponse\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\x12\r\n\x05state\x18\x03 \x01(\x0c\x12\x12\n\nstate_text\x18\x04 \x01(\t\x12)\n\x06timers\x18\x05 \x03(\x0b\x32\x19.millwheel.v1.TimerStatus\x12\x14\n\x07hold_us\x18\x06 \x01(\x10H\x00\x88\x01\x01\x12\x1b\n\x13pending_productions\x18\x07 \x01(\x05\x12\x17\n\x0fpending_records\x18\x08 \x01(\x05\x42\n\n\x08_hold_us\"e\n\x0bTimerStatus\x12\x0b\n\x03tag\x18\x01 \x01(\t\x12\x14\n\x0ctimestamp_us\x18\x02 \x01(\x10\x12\x11\n\twall_time\x18\x03 \x01(\x08\x12\x14\n\x07hold_us\x18\x04 \x01(\x10H\x00\x88\x01\x01\x42\n\n\x08_hold_us\"+\n\x18GetIntervalStatusRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\"\xb8\x03\n\x19GetIntervalStatusResponse\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\'\n\x04keys\x18\x03 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x11\n\tsequencer\x18\x04 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\x12\r\n\x05\x66loor\x18\x06 \x01(\x04\x12\x1a\n\x12input_watermark_us\x18\x07 \x01(\x10\x12\x1b\n\x13output_watermark_us\x18\x08 \x01(\x10\x12\x16\n\x0equeued_records\x18\t \x01(\x03\x12\x1b\n\x13pending_productions\x18\n \x01(\x03\x12\x0e\n\x06timers\x18\x0b \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\x0c \x01(\x03\x12\x14\n\x0cpinned_bytes\x18\r \x01(\x03\x12\x0f\n\x07stopped\x18\x0e \x01(\t\x12\x15\n\rrecords_total\x18\x0f \x01(\x03\x12\x18\n\x10\x64uplicates_total\x18\x10 \x01(\x03\x12\x12\n\nlate_total\x18\x11 \x01(\x03\x12\x1a\n\x12\x64\x65\x61\x64_letters_total\x18\x12 \x01(\x03\"\x16\n\x14GetWorkerLoadRequest\"\x87\x01\n\x15GetWorkerLoadResponse\x12\x0b\n\x03\x63pu\x18\x01 \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x02 \x01(\x03\x12\x1a\n\x12memory_limit_bytes\x18\x03 \x01(\x03\x12-\n\tintervals\x18\x04 \x03(\x0b\x32\x1a.millwheel.v1.IntervalLoad\"\xc1\x02\n\x0cIntervalLoad\x12\x13\n\x0b\x63omputation\x18\x01 \x01(\t\x12\x0f\n\x07journal\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12\x1a\n\x12records_per_second\x18\x04 \x01(\x01\x12\x0c\n\x04\x62usy\x18\x05 \x01(\x01\x12\x16\n\x0equeued_records\x18\x06 \x01(\x03\x12\x1b\n\x13pending_productions\x18\x07 \x01(\x03\x12\x0c\n\x04keys\x18\x08 \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\t \x01(\x03\x12\x13\n\x0bindependent\x18\n \x01(\x08\x12%\n\x06sample\x18\x0b \x03(\x0b\x32\x15.millwheel.v1.KeyLoad\x12\x14\n\x0c\x64\x61maged_rows\x18\x0c \x01(\x05\x12\x13\n\x0bquarantined\x18\r \x01(\x08\x12\x0e\n\x06\x64\x61mage\x18\x0e \x01(\t\"%\n\x07KeyLoad\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05share\x18\x02 \x01(\x01\x32\xa4\x02\n\x11InspectionService\x12O\n\nInspectKey\x12\x1f.millwheel.v1.InspectKeyRequest\x1a .millwheel.v1.InspectKeyResponse\x12\x64\n\x11GetIntervalStatus\x12&.millwheel.v1.GetIntervalStatusRequest\x1a\'.millwheel.v1.GetIntervalStatusResponse\x12X\n\rGetWorkerLoad\x12\".millwheel.v1.GetWorkerLoadRequest\x1a#.millwheel.v1.GetWorkerLoadResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmillwheel/v1/inspection.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/common.proto\x1a\x1cmillwheel/v1/watermark.proto\"5\n\x11InspectKeyRequest\x12\x13\n\x0b\x63omputation\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"\xbb\x02\n\x12InspectKeyResponse\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\x12\r\n\x05state\x18\x03 \x01(\x0c\x12\x12\n\nstate_text\x18\x04 \x01(\t\x12)\n\x06timers\x18\x05 \x03(\x0b\x32\x19.millwheel.v1.TimerStatus\x12\x14\n\x07hold_us\x18\x06 \x01(\x10H\x00\x88\x01\x01\x12\x1b\n\x13pending_productions\x18\x07 \x01(\x05\x12\x17\n\x0fpending_records\x18\x08 \x01(\x05\x12)\n\x07\x66\x61ilure\x18\t \x01(\x0b\x32\x18.millwheel.v1.KeyFailure\x12\r\n\x05waits\x18\n \x01(\t\x12\x13\n\x0bstate_error\x18\x0b \x01(\t\x12\x0f\n\x07stopped\x18\x0c \x01(\tB\n\n\x08_hold_us\"\xde\x01\n\nKeyFailure\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0c\n\x04hook\x18\x02 \x01(\t\x12\x0c\n\x04work\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\r\n\x05place\x18\x06 \x01(\t\x12\x11\n\tpermanent\x18\x07 \x01(\x08\x12\x10\n\x08\x61ttempts\x18\x08 \x01(\x03\x12\x10\n\x08since_us\x18\t \x01(\x10\x12\x0f\n\x07last_us\x18\n \x01(\x10\x12\x1c\n\x0fnext_attempt_us\x18\x0b \x01(\x10H\x00\x88\x01\x01\x42\x12\n\x10_next_attempt_us\"\x88\x01\n\x0cHookFailures\x12\x10\n\x08\x61ttempts\x18\x01 \x01(\x03\x12\x14\n\x0c\x62locked_keys\x18\x02 \x01(\x03\x12(\n\x06oldest\x18\x03 \x03(\x0b\x32\x18.millwheel.v1.KeyFailure\x12&\n\x04last\x18\x04 \x01(\x0b\x32\x18.millwheel.v1.KeyFailure\"[\n\x08HookTime\x12\x0c\n\x04hook\x18\x01 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\x03\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x10\n\x08\x66\x61ilures\x18\x04 \x01(\x03\x12\x0f\n\x07\x62locked\x18\x05 \x01(\x03\"e\n\x0bTimerStatus\x12\x0b\n\x03tag\x18\x01 \x01(\t\x12\x14\n\x0ctimestamp_us\x18\x02 \x01(\x10\x12\x11\n\twall_time\x18\x03 \x01(\x08\x12\x14\n\x07hold_us\x18\x04 \x01(\x10H\x00\x88\x01\x01\x42\n\n\x08_hold_us\"+\n\x18GetIntervalStatusRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\"\xb8\x04\n\x19GetIntervalStatusResponse\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\'\n\x04keys\x18\x03 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x11\n\tsequencer\x18\x04 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\x12\r\n\x05\x66loor\x18\x06 \x01(\x04\x12\x1a\n\x12input_watermark_us\x18\x07 \x01(\x10\x12\x1b\n\x13output_watermark_us\x18\x08 \x01(\x10\x12\x16\n\x0equeued_records\x18\t \x01(\x03\x12\x1b\n\x13pending_productions\x18\n \x01(\x03\x12\x0e\n\x06timers\x18\x0b \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\x0c \x01(\x03\x12\x14\n\x0cpinned_bytes\x18\r \x01(\x03\x12\x0f\n\x07stopped\x18\x0e \x01(\t\x12\x15\n\rrecords_total\x18\x0f \x01(\x03\x12\x18\n\x10\x64uplicates_total\x18\x10 \x01(\x03\x12\x12\n\nlate_total\x18\x11 \x01(\x03\x12\x1a\n\x12\x64\x65\x61\x64_letters_total\x18\x12 \x01(\x03\x12)\n\x04hold\x18\x13 \x01(\x0b\x32\x1b.millwheel.v1.WatermarkHold\x12,\n\x08\x66\x61ilures\x18\x14 \x01(\x0b\x32\x1a.millwheel.v1.HookFailures\x12%\n\x05hooks\x18\x15 \x03(\x0b\x32\x16.millwheel.v1.HookTime\"\x16\n\x14GetWorkerLoadRequest\"\x87\x01\n\x15GetWorkerLoadResponse\x12\x0b\n\x03\x63pu\x18\x01 \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x02 \x01(\x03\x12\x1a\n\x12memory_limit_bytes\x18\x03 \x01(\x03\x12-\n\tintervals\x18\x04 \x03(\x0b\x32\x1a.millwheel.v1.IntervalLoad\"\xbd\x03\n\x0cIntervalLoad\x12\x13\n\x0b\x63omputation\x18\x01 \x01(\t\x12\x0f\n\x07journal\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12\x1a\n\x12records_per_second\x18\x04 \x01(\x01\x12\x0c\n\x04\x62usy\x18\x05 \x01(\x01\x12\x16\n\x0equeued_records\x18\x06 \x01(\x03\x12\x1b\n\x13pending_productions\x18\x07 \x01(\x03\x12\x0c\n\x04keys\x18\x08 \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\t \x01(\x03\x12\x13\n\x0bindependent\x18\n \x01(\x08\x12%\n\x06sample\x18\x0b \x03(\x0b\x32\x15.millwheel.v1.KeyLoad\x12\x14\n\x0c\x64\x61maged_rows\x18\x0c \x01(\x05\x12\x13\n\x0bquarantined\x18\r \x01(\x08\x12\x0e\n\x06\x64\x61mage\x18\x0e \x01(\t\x12\x0f\n\x07stopped\x18\x0f \x01(\t\x12,\n\x08\x66\x61ilures\x18\x10 \x01(\x0b\x32\x1a.millwheel.v1.HookFailures\x12%\n\x05hooks\x18\x11 \x03(\x0b\x32\x16.millwheel.v1.HookTime\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x12 \x01(\x03\"%\n\x07KeyLoad\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05share\x18\x02 \x01(\x01\x32\xa4\x02\n\x11InspectionService\x12O\n\nInspectKey\x12\x1f.millwheel.v1.InspectKeyRequest\x1a .millwheel.v1.InspectKeyResponse\x12\x64\n\x11GetIntervalStatus\x12&.millwheel.v1.GetIntervalStatusRequest\x1a\'.millwheel.v1.GetIntervalStatusResponse\x12X\n\rGetWorkerLoad\x12\".millwheel.v1.GetWorkerLoadRequest\x1a#.millwheel.v1.GetWorkerLoadResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.inspection_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INSPECTKEYREQUEST']._serialized_start=74
-  _globals['_INSPECTKEYREQUEST']._serialized_end=127
-  _globals['_INSPECTKEYRESPONSE']._serialized_start=130
-  _globals['_INSPECTKEYRESPONSE']._serialized_end=349
-  _globals['_TIMERSTATUS']._serialized_start=351
-  _globals['_TIMERSTATUS']._serialized_end=452
-  _globals['_GETINTERVALSTATUSREQUEST']._serialized_start=454
-  _globals['_GETINTERVALSTATUSREQUEST']._serialized_end=497
-  _globals['_GETINTERVALSTATUSRESPONSE']._serialized_start=500
-  _globals['_GETINTERVALSTATUSRESPONSE']._serialized_end=940
-  _globals['_GETWORKERLOADREQUEST']._serialized_start=942
-  _globals['_GETWORKERLOADREQUEST']._serialized_end=964
-  _globals['_GETWORKERLOADRESPONSE']._serialized_start=967
-  _globals['_GETWORKERLOADRESPONSE']._serialized_end=1102
-  _globals['_INTERVALLOAD']._serialized_start=1105
-  _globals['_INTERVALLOAD']._serialized_end=1426
-  _globals['_KEYLOAD']._serialized_start=1428
-  _globals['_KEYLOAD']._serialized_end=1465
-  _globals['_INSPECTIONSERVICE']._serialized_start=1468
-  _globals['_INSPECTIONSERVICE']._serialized_end=1760
+  _globals['_INSPECTKEYREQUEST']._serialized_start=104
+  _globals['_INSPECTKEYREQUEST']._serialized_end=157
+  _globals['_INSPECTKEYRESPONSE']._serialized_start=160
+  _globals['_INSPECTKEYRESPONSE']._serialized_end=475
+  _globals['_KEYFAILURE']._serialized_start=478
+  _globals['_KEYFAILURE']._serialized_end=700
+  _globals['_HOOKFAILURES']._serialized_start=703
+  _globals['_HOOKFAILURES']._serialized_end=839
+  _globals['_HOOKTIME']._serialized_start=841
+  _globals['_HOOKTIME']._serialized_end=932
+  _globals['_TIMERSTATUS']._serialized_start=934
+  _globals['_TIMERSTATUS']._serialized_end=1035
+  _globals['_GETINTERVALSTATUSREQUEST']._serialized_start=1037
+  _globals['_GETINTERVALSTATUSREQUEST']._serialized_end=1080
+  _globals['_GETINTERVALSTATUSRESPONSE']._serialized_start=1083
+  _globals['_GETINTERVALSTATUSRESPONSE']._serialized_end=1651
+  _globals['_GETWORKERLOADREQUEST']._serialized_start=1653
+  _globals['_GETWORKERLOADREQUEST']._serialized_end=1675
+  _globals['_GETWORKERLOADRESPONSE']._serialized_start=1678
+  _globals['_GETWORKERLOADRESPONSE']._serialized_end=1813
+  _globals['_INTERVALLOAD']._serialized_start=1816
+  _globals['_INTERVALLOAD']._serialized_end=2261
+  _globals['_KEYLOAD']._serialized_start=2263
+  _globals['_KEYLOAD']._serialized_end=2300
+  _globals['_INSPECTIONSERVICE']._serialized_start=2303
+  _globals['_INSPECTIONSERVICE']._serialized_end=2595
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from millwheel.rpc.v1 import common_pb2 as _common_pb2
+from millwheel.rpc.v1 import watermark_pb2 as _watermark_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -54,6 +55,10 @@ class InspectKeyResponse(_message.Message):
     HOLD_US_FIELD_NUMBER: _builtins.int
     PENDING_PRODUCTIONS_FIELD_NUMBER: _builtins.int
     PENDING_RECORDS_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
+    STATE_ERROR_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
     """The commit that this shows."""
     commit: _builtins.int
@@ -65,8 +70,18 @@ class InspectKeyResponse(_message.Message):
     """Productions of this key that are not ACKed yet."""
     pending_records: _builtins.int
     """Records of this key received and not yet committed."""
+    waits: _builtins.str
+    """Why the key waits, in words; empty if it does not."""
+    state_error: _builtins.str
+    """Why the state cannot be read; empty if it can."""
+    stopped: _builtins.str
+    """The computation stands still by its failure policy, and why."""
     @_builtins.property
     def timers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimerStatus]: ...
+    @_builtins.property
+    def failure(self) -> Global___KeyFailure:
+        """Absent unless the key is blocked because its hook raises, or its row is damaged."""
+
     def __init__(
         self,
         *,
@@ -78,16 +93,156 @@ class InspectKeyResponse(_message.Message):
         hold_us: _builtins.int | None = ...,
         pending_productions: _builtins.int = ...,
         pending_records: _builtins.int = ...,
+        failure: Global___KeyFailure | None = ...,
+        waits: _builtins.str = ...,
+        state_error: _builtins.str = ...,
+        stopped: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "hold_us", b"hold_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "failure", b"failure", "hold_us", b"hold_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "commit", b"commit", "hold_us", b"hold_us", "journal", b"journal", "pending_productions", b"pending_productions", "pending_records", b"pending_records", "state", b"state", "state_text", b"state_text", "timers", b"timers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "commit", b"commit", "failure", b"failure", "hold_us", b"hold_us", "journal", b"journal", "pending_productions", b"pending_productions", "pending_records", b"pending_records", "state", b"state", "state_error", b"state_error", "state_text", b"state_text", "stopped", b"stopped", "timers", b"timers", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__hold_us: _TypeAlias = _typing.Literal["hold_us"]  # noqa: Y015
     _WhichOneofArgType__hold_us: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__hold_us) -> _WhichOneofReturnType__hold_us | None: ...
 
 Global___InspectKeyResponse: _TypeAlias = InspectKeyResponse  # noqa: Y015
+
+@_typing.final
+class KeyFailure(_message.Message):
+    """A key that is blocked because its hook raises."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    HOOK_FIELD_NUMBER: _builtins.int
+    WORK_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    PERMANENT_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    SINCE_US_FIELD_NUMBER: _builtins.int
+    LAST_US_FIELD_NUMBER: _builtins.int
+    NEXT_ATTEMPT_US_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    hook: _builtins.str
+    """process_record or process_timer."""
+    work: _builtins.str
+    """The record or timer that the hook ran for, in words."""
+    error: _builtins.str
+    """The error's type."""
+    message: _builtins.str
+    """Its message, cut. Empty if so many keys fail that it was not kept."""
+    place: _builtins.str
+    """The line of the user's code that raised it, as "file.py:12 in function"; empty if there is none."""
+    permanent: _builtins.bool
+    """Whether another attempt cannot succeed before the code is changed."""
+    attempts: _builtins.int
+    since_us: _builtins.int
+    """Wall times of the first and the last attempt that failed, as the interval's present owner saw them."""
+    last_us: _builtins.int
+    next_attempt_us: _builtins.int
+    """Absent if there is none: the computation stands still, or the work was given up."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+        hook: _builtins.str = ...,
+        work: _builtins.str = ...,
+        error: _builtins.str = ...,
+        message: _builtins.str = ...,
+        place: _builtins.str = ...,
+        permanent: _builtins.bool = ...,
+        attempts: _builtins.int = ...,
+        since_us: _builtins.int = ...,
+        last_us: _builtins.int = ...,
+        next_attempt_us: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_attempt_us", b"_next_attempt_us", "next_attempt_us", b"next_attempt_us"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_attempt_us", b"_next_attempt_us", "attempts", b"attempts", "error", b"error", "hook", b"hook", "key", b"key", "last_us", b"last_us", "message", b"message", "next_attempt_us", b"next_attempt_us", "permanent", b"permanent", "place", b"place", "since_us", b"since_us", "work", b"work"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__next_attempt_us: _TypeAlias = _typing.Literal["next_attempt_us"]  # noqa: Y015
+    _WhichOneofArgType__next_attempt_us: _TypeAlias = _typing.Literal["_next_attempt_us", b"_next_attempt_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_attempt_us) -> _WhichOneofReturnType__next_attempt_us | None: ...
+
+Global___KeyFailure: _TypeAlias = KeyFailure  # noqa: Y015
+
+@_typing.final
+class HookFailures(_message.Message):
+    """What hooks of an interval raised since its present owner took over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    BLOCKED_KEYS_FIELD_NUMBER: _builtins.int
+    OLDEST_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    attempts: _builtins.int
+    """Attempts that failed."""
+    blocked_keys: _builtins.int
+    """Keys that are blocked now."""
+    @_builtins.property
+    def oldest(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyFailure]:
+        """Some of these, those first that have failed longest."""
+
+    @_builtins.property
+    def last(self) -> Global___KeyFailure:
+        """The newest failure, whether or not its key is still blocked. Absent if nothing has failed."""
+
+    def __init__(
+        self,
+        *,
+        attempts: _builtins.int = ...,
+        blocked_keys: _builtins.int = ...,
+        oldest: _abc.Iterable[Global___KeyFailure] | None = ...,
+        last: Global___KeyFailure | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last", b"last"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "blocked_keys", b"blocked_keys", "last", b"last", "oldest", b"oldest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HookFailures: _TypeAlias = HookFailures  # noqa: Y015
+
+@_typing.final
+class HookTime(_message.Message):
+    """A hook's totals since the interval's present owner took over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOOK_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    BLOCKED_FIELD_NUMBER: _builtins.int
+    hook: _builtins.str
+    """process_record or process_timer."""
+    calls: _builtins.int
+    seconds: _builtins.float
+    """Measured for each batch of calls. Of an asynchronous hook with what it waits for."""
+    failures: _builtins.int
+    """Attempts that failed."""
+    blocked: _builtins.int
+    """Batches of calls that kept the event loop longer than worker.slow_hook_seconds."""
+    def __init__(
+        self,
+        *,
+        hook: _builtins.str = ...,
+        calls: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        failures: _builtins.int = ...,
+        blocked: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "calls", b"calls", "failures", b"failures", "hook", b"hook", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HookTime: _TypeAlias = HookTime  # noqa: Y015
 
 @_typing.final
 class TimerStatus(_message.Message):
@@ -160,6 +315,9 @@ class GetIntervalStatusResponse(_message.Message):
     DUPLICATES_TOTAL_FIELD_NUMBER: _builtins.int
     LATE_TOTAL_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_TOTAL_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    HOOKS_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
     computation: _builtins.str
     sequencer: _builtins.int
@@ -180,6 +338,14 @@ class GetIntervalStatusResponse(_message.Message):
     dead_letters_total: _builtins.int
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval: ...
+    @_builtins.property
+    def hold(self) -> _watermark_pb2.WatermarkHold:
+        """What holds the output watermark at this moment."""
+
+    @_builtins.property
+    def failures(self) -> Global___HookFailures: ...
+    @_builtins.property
+    def hooks(self) -> _containers.RepeatedCompositeFieldContainer[Global___HookTime]: ...
     def __init__(
         self,
         *,
@@ -201,10 +367,13 @@ class GetIntervalStatusResponse(_message.Message):
         duplicates_total: _builtins.int = ...,
         late_total: _builtins.int = ...,
         dead_letters_total: _builtins.int = ...,
+        hold: _watermark_pb2.WatermarkHold | None = ...,
+        failures: Global___HookFailures | None = ...,
+        hooks: _abc.Iterable[Global___HookTime] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "hold", b"hold", "keys", b"keys"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "commit", b"commit", "computation", b"computation", "dead_letters_total", b"dead_letters_total", "duplicates_total", b"duplicates_total", "floor", b"floor", "input_watermark_us", b"input_watermark_us", "journal", b"journal", "keys", b"keys", "late_total", b"late_total", "output_watermark_us", b"output_watermark_us", "pending_productions", b"pending_productions", "pinned_bytes", b"pinned_bytes", "queued_records", b"queued_records", "records_total", b"records_total", "sequencer", b"sequencer", "stopped", b"stopped", "timers", b"timers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "commit", b"commit", "computation", b"computation", "dead_letters_total", b"dead_letters_total", "duplicates_total", b"duplicates_total", "failures", b"failures", "floor", b"floor", "hold", b"hold", "hooks", b"hooks", "input_watermark_us", b"input_watermark_us", "journal", b"journal", "keys", b"keys", "late_total", b"late_total", "output_watermark_us", b"output_watermark_us", "pending_productions", b"pending_productions", "pinned_bytes", b"pinned_bytes", "queued_records", b"queued_records", "records_total", b"records_total", "sequencer", b"sequencer", "stopped", b"stopped", "timers", b"timers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -276,6 +445,10 @@ class IntervalLoad(_message.Message):
     DAMAGED_ROWS_FIELD_NUMBER: _builtins.int
     QUARANTINED_FIELD_NUMBER: _builtins.int
     DAMAGE_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    HOOKS_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
     journal: _builtins.str
     sequencer: _builtins.int
@@ -294,12 +467,19 @@ class IntervalLoad(_message.Message):
     """The interval itself stands still: something of its journal is missing or damaged. Nothing of it is served."""
     damage: _builtins.str
     """What is damaged, and how that was told; of several rows one."""
+    stopped: _builtins.str
+    """Set while the computation stands still by its failure policy."""
+    dead_letters: _builtins.int
     @_builtins.property
     def sample(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyLoad]:
         """A sample of the keys that cost most, with their share of the interval's records (0 to 1), in the keys' order:
         enough to tell a key that halves the load, and a key too hot to split.
         """
 
+    @_builtins.property
+    def failures(self) -> Global___HookFailures: ...
+    @_builtins.property
+    def hooks(self) -> _containers.RepeatedCompositeFieldContainer[Global___HookTime]: ...
     def __init__(
         self,
         *,
@@ -317,10 +497,14 @@ class IntervalLoad(_message.Message):
         damaged_rows: _builtins.int = ...,
         quarantined: _builtins.bool = ...,
         damage: _builtins.str = ...,
+        stopped: _builtins.str = ...,
+        failures: Global___HookFailures | None = ...,
+        hooks: _abc.Iterable[Global___HookTime] | None = ...,
+        dead_letters: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "computation", b"computation", "damage", b"damage", "damaged_rows", b"damaged_rows", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "computation", b"computation", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "failures", b"failures", "hooks", b"hooks", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "stopped", b"stopped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,93 @@
+"""What hooks raise and take, as plain values and as cells of tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from millwheel.cli.output import Plain
+from millwheel.core.time import Timestamp, format_duration, format_timestamp, seconds
+from millwheel.rpc.v1 import cluster_pb2
+from millwheel.rpc.v1 import inspection_pb2 as wire
+
+__all__ = [
+    "HOOK_COLUMNS",
+    "hook_cells",
+    "plain_computation",
+    "plain_failure",
+    "plain_failures",
+    "plain_hooks",
+    "wall_now",
+]
+
+HOOK_COLUMNS: Final = ("hook", "calls", "time", "mean", "failures", "slow")
+
+
+def wall_now() -> int:
+    """The wall clock in microseconds."""
+    return time.time_ns() // 1_000
+
+
+def plain_failure(failure: wire.KeyFailure) -> dict[str, Plain]:
+    """A key that a raising hook blocks."""
+    due = failure.next_attempt_us if failure.HasField("next_attempt_us") else None
+    return {
+        "key": failure.key.decode("utf-8", "backslashreplace"),
+        "hook": failure.hook,
+        "work": failure.work,
+        "error": failure.error,
+        "message": failure.message,
+        "place": failure.place or None,
+        "permanent": failure.permanent,
+        "attempts": failure.attempts,
+        "since": format_timestamp(Timestamp(failure.since_us)),
+        "since_us": failure.since_us,
+        "last": format_timestamp(Timestamp(failure.last_us)),
+        "last_us": failure.last_us,
+        "next_attempt": None if due is None else format_timestamp(Timestamp(due)),
+        "next_attempt_us": due,
+    }
+
+
+def plain_failures(failures: wire.HookFailures) -> dict[str, Plain]:
+    """The failures of one interval or computation."""
+    return {
+        "attempts": failures.attempts,
+        "blocked_keys": failures.blocked_keys,
+        "oldest": [plain_failure(one) for one in failures.oldest],
+        "last": plain_failure(failures.last) if failures.HasField("last") else None,
+    }
+
+
+def plain_computation(found: cluster_pb2.ComputationFailures) -> dict[str, Plain]:
+    """A computation whose hooks raise."""
+    return {
+        "topology": found.topology,
+        "computation": found.computation,
+        "text": found.text,
+        "blocks": found.blocks,
+        "stopped": found.stopped or None,
+        **plain_failures(found.failures),
+    }
+
+
+def plain_hooks(hooks: Iterable[wire.HookTime]) -> list[Plain]:
+    """The times of hooks."""
+    return [
+        {
+            "hook": one.hook,
+            "calls": one.calls,
+            "seconds": round(one.seconds, 6),
+            "mean_seconds": round(one.seconds / one.calls, 9) if one.calls else None,
+            "failures": one.failures,
+            "slow_batches": one.blocked,
+        }
+        for one in hooks
+    ]
+
+
+def hook_cells(one: wire.HookTime) -> list[object]:
+    """A hook's row, under HOOK_COLUMNS."""
+    mean = f"{one.seconds / one.calls * 1e6:,.1f} us" if one.calls else ""
+    return [one.hook, f"{one.calls:,}", format_duration(seconds(one.seconds)), mean, f"{one.failures:,}", one.blocked]

@@ -1,0 +1,123 @@
+"""Failures of hooks in words: one place for the sentences that commands, health and injectors show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from millwheel.core.time import Duration, Timestamp, format_duration, format_timestamp
+from millwheel.rpc.v1 import inspection_pb2 as wire
+
+__all__ = [
+    "blocks",
+    "computation_text",
+    "error_text",
+    "failed_lately",
+    "failure_text",
+    "merged",
+    "merged_hooks",
+    "moment",
+    "shown_key",
+]
+
+_SHOWN_KEY: Final = 80
+_SHOWN_ERROR: Final = 200
+_OLDEST: Final = 3
+_LATELY: Final = 60_000_000
+"""Microseconds for which a failure is news although no key is blocked by it any more."""
+_PERMANENT: Final = "trying again does not help: mend the code, then `millwheel topology update`"
+
+
+def shown_key(key: bytes) -> str:
+    """A key as people know it, cut."""
+    return repr(key[:_SHOWN_KEY].decode("utf-8", "backslashreplace"))
+
+
+def moment(at: int) -> str:
+    """A wall time to the second."""
+    return format_timestamp(Timestamp(at - at % 1_000_000))
+
+
+def error_text(failure: wire.KeyFailure) -> str:
+    """The error, with its message and its place."""
+    message = failure.message.strip().replace("\n", " ")
+    cut = message[:_SHOWN_ERROR] + ("…" if len(message) > _SHOWN_ERROR else "")
+    text = f"{failure.error}: {cut}" if cut else failure.error
+    return f"{text} ({failure.place})" if failure.place else text
+
+
+def failure_text(failure: wire.KeyFailure, now: int) -> str:
+    """A blocked key as a sentence: which hook raises what, since when, how often, and when it is tried again.
+
+    Args:
+        failure: what the interval's owner reported.
+        now: the wall time, in microseconds.
+    """
+    count = "1 attempt" if failure.attempts == 1 else f"{failure.attempts:,} attempts"
+    since = f"since {moment(failure.since_us)} ({count})"
+    text = f"{failure.hook} of key {shown_key(failure.key)} raises {error_text(failure)}, {since}"
+    if failure.HasField("next_attempt_us"):
+        wait = failure.next_attempt_us - now
+        text += f"; next attempt {'now' if wait <= 0 else f'in {format_duration(Duration(wait))}'}"
+    return f"{text}; {_PERMANENT}" if failure.permanent else text
+
+
+def computation_text(name: str, failures: wire.HookFailures, stopped: str, now: int) -> str:
+    """What is wrong with a computation's hooks, as a sentence.
+
+    Args:
+        name: ``topology/computation``.
+        failures: those of all its intervals.
+        stopped: why it stands still by its failure policy; empty if it does not.
+        now: the wall time, in microseconds.
+    """
+    oldest = failure_text(failures.oldest[0], now) if failures.oldest else ""
+    if stopped:
+        remedy = "mend the code, then `millwheel topology update`: it goes on where it stopped"
+        return f"computation {name} has stopped by its failure policy: {oldest or stopped}; {remedy}"
+    if failures.blocked_keys:
+        count = failures.blocked_keys
+        many = "1 key is blocked, and its" if count == 1 else f"{count:,} keys are blocked, and their"
+        return f"computation {name}: {many} records are not ACKed: {oldest}"
+    last = failures.last
+    ago = format_duration(Duration(max(0, now - last.last_us)))
+    return (
+        f"computation {name}: {last.hook} raised {error_text(last)}, the last time {ago} ago, for key "
+        f"{shown_key(last.key)}; {failures.attempts:,} attempts failed, and no key is blocked now"
+    )
+
+
+def blocks(failures: wire.HookFailures, stopped: str) -> bool:
+    """Whether senders wait for ACKs because of it."""
+    return bool(failures.blocked_keys or stopped)
+
+
+def failed_lately(failures: wire.HookFailures, now: int) -> bool:
+    """Whether anything failed within the last minute."""
+    return failures.HasField("last") and now - failures.last.last_us < _LATELY
+
+
+def merged(parts: Iterable[wire.HookFailures]) -> wire.HookFailures:
+    """The failures of several intervals together."""
+    whole = wire.HookFailures()
+    oldest: list[wire.KeyFailure] = []
+    for part in parts:
+        whole.attempts += part.attempts
+        whole.blocked_keys += part.blocked_keys
+        oldest += part.oldest
+        if part.HasField("last") and part.last.last_us >= whole.last.last_us:
+            whole.last.CopyFrom(part.last)
+    whole.oldest.extend(sorted(oldest, key=lambda one: one.since_us)[:_OLDEST])
+    return whole
+
+
+def merged_hooks(parts: Iterable[wire.HookTime]) -> list[wire.HookTime]:
+    """The times of each hook over several intervals, by the hooks' names."""
+    whole: dict[str, wire.HookTime] = {}
+    for part in parts:
+        one = whole.setdefault(part.hook, wire.HookTime(hook=part.hook))
+        one.calls += part.calls
+        one.seconds += part.seconds
+        one.failures += part.failures
+        one.blocked += part.blocked
+    return [whole[hook] for hook in sorted(whole)]

@@ -1,0 +1,77 @@
+"""Which computations' hooks raise, by what the workers reported last."""
+
+from __future__ import annotations
+
+from millwheel.core.catalog import Catalog
+from millwheel.core.time import Timestamp
+from millwheel.master.hook_failures import hook_failures
+from millwheel.master.load_book import LoadBook
+from millwheel.master.messages import PauseTopology, SubmitTopology
+from millwheel.rpc.v1 import inspection_pb2 as wire
+
+from .harness import Master, World, topology
+
+NOW = 1_700_000_000_000_000
+
+
+def running() -> tuple[World, Master]:
+    world = World()
+    world.join("w1")
+    master = Master(world)
+    master.call(SubmitTopology(topology(), "r1"))
+    return world, master
+
+
+def reported(known: Catalog, blocked: int = 1, later: int = 0, stopped: str = "", ago: int = 0) -> LoadBook:
+    """Of every interval: so many keys are blocked; ``later`` is added to the owners' sequencers."""
+    book, response = LoadBook(), wire.GetWorkerLoadResponse()
+    failure = wire.KeyFailure(key=b"k", hook="process_record", error="ValueError", attempts=2, last_us=NOW - ago)
+    for owned in known.owned_by("w1"):
+        load = response.intervals.add(
+            journal=owned.interval.journal, sequencer=owned.interval.sequencer + later, stopped=stopped
+        )
+        load.failures.CopyFrom(wire.HookFailures(attempts=2, blocked_keys=blocked, last=failure))
+        if blocked:
+            load.failures.oldest.append(failure)
+    book.heard("w1", response, Timestamp(0))
+    return book
+
+
+def names(known: Catalog, book: LoadBook, **only: str) -> list[str]:
+    return [one.computation for one in hook_failures(known, book, NOW, **only)]
+
+
+def test_failing_computations_are_found_by_topology_and_stream() -> None:
+    known = running()[0].catalog()
+    book = reported(known)
+    assert names(known, book) == ["dip-detector", "window-counter"]
+    assert names(known, book, topology="zeitgeist") == ["dip-detector", "window-counter"]
+    assert names(known, book, topology="other") == []
+    assert names(known, book, computation="dip-detector") == ["dip-detector"]
+    assert names(known, book, stream="queries") == ["window-counter"], "whose senders wait for its ACKs"
+    (found,) = hook_failures(known, book, NOW, stream="queries")
+    assert found.blocks
+    assert "computation zeitgeist/window-counter: " in found.text
+    assert "process_record of key 'k' raises ValueError" in found.text
+
+
+def test_failures_that_block_no_key_are_news_for_a_minute() -> None:
+    known = running()[0].catalog()
+    (found, _) = hook_failures(known, reported(known, blocked=0, ago=5_000_000), NOW)
+    assert not found.blocks
+    assert "no key is blocked now" in found.text
+    assert names(known, reported(known, blocked=0, ago=61_000_000)) == []
+    assert names(known, reported(known, blocked=0, ago=61_000_000, stopped="by its policy")) != []
+
+
+def test_what_an_owner_before_or_after_reported_does_not_count() -> None:
+    known = running()[0].catalog()
+    assert names(known, reported(known, later=1)) == []
+    assert names(known, reported(known, later=-1)) == []
+
+
+def test_a_paused_topology_fails_no_more() -> None:
+    world, master = running()
+    book = reported(world.catalog())
+    master.call(PauseTopology("zeitgeist"))
+    assert names(world.catalog(), book) == []

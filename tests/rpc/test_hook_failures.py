@@ -1,0 +1,79 @@
+"""Failures of hooks in words."""
+
+from __future__ import annotations
+
+from millwheel.rpc.hook_failures import computation_text, failed_lately, failure_text, merged, merged_hooks
+from millwheel.rpc.v1 import inspection_pb2 as wire
+
+SINCE = 1_700_000_000_000_000
+FAILURE = wire.KeyFailure(
+    key=b"cat",
+    hook="process_record",
+    error="ValueError",
+    message="no\ncats",
+    place="a.py:3 in f",
+    attempts=7,
+    since_us=SINCE,
+    last_us=SINCE + 5_000_000,
+    next_attempt_us=SINCE + 9_500_000,
+)
+
+
+def changed(**fields: object) -> wire.KeyFailure:
+    other = wire.KeyFailure()
+    other.CopyFrom(FAILURE)
+    other.MergeFrom(wire.KeyFailure(**fields))  # type: ignore[arg-type]
+    return other
+
+
+def test_a_blocked_key_is_shown_as_one_sentence() -> None:
+    assert failure_text(FAILURE, SINCE + 6_000_000) == (
+        "process_record of key 'cat' raises ValueError: no cats (a.py:3 in f), since 2023-11-14T22:13:20Z "
+        "(7 attempts); next attempt in 3.5 s"
+    )
+    assert failure_text(FAILURE, SINCE + 10_000_000).endswith("; next attempt now")
+    permanent = failure_text(changed(permanent=True), SINCE)
+    assert permanent.endswith("trying again does not help: mend the code, then `millwheel topology update`")
+
+
+def test_a_computation_has_stopped_or_blocks_keys_or_goes_on() -> None:
+    failing = wire.HookFailures(attempts=9, blocked_keys=2, oldest=[FAILURE], last=FAILURE)
+    assert computation_text("t/c", failing, "", SINCE).startswith(
+        "computation t/c: 2 keys are blocked, and their records are not ACKed: process_record of key 'cat' raises"
+    )
+    assert computation_text("t/c", failing, "why", SINCE).startswith(
+        "computation t/c has stopped by its failure policy: process_record of key 'cat'"
+    )
+    over = wire.HookFailures(attempts=9, last=FAILURE)
+    assert computation_text("t/c", over, "", SINCE + 35_000_000) == (
+        "computation t/c: process_record raised ValueError: no cats (a.py:3 in f), the last time 30 s ago, for key "
+        "'cat'; 9 attempts failed, and no key is blocked now"
+    )
+    assert failed_lately(over, SINCE + 35_000_000)
+    assert not failed_lately(over, SINCE + 66_000_000)
+    assert not failed_lately(wire.HookFailures(), SINCE)
+
+
+def test_intervals_together_show_oldest_keys_and_newest_failure() -> None:
+    parts = [
+        wire.HookFailures(
+            attempts=number,
+            blocked_keys=2,
+            oldest=[changed(since_us=SINCE + number)],
+            last=changed(last_us=SINCE + number * 1_000),
+        )
+        for number in range(1, 6)
+    ]
+    whole = merged(reversed(parts))
+    assert (whole.attempts, whole.blocked_keys) == (15, 10)
+    assert [one.since_us - SINCE for one in whole.oldest] == [1, 2, 3]
+    assert whole.last.last_us == SINCE + 5_000
+    assert not merged([wire.HookFailures()]).HasField("last")
+
+
+def test_times_of_a_hook_add_up_over_intervals() -> None:
+    parts = [wire.HookTime(hook=hook, calls=2, seconds=0.5, failures=1, blocked=1) for hook in ("b", "a", "b")]
+    assert [(one.hook, one.calls, one.seconds, one.failures, one.blocked) for one in merged_hooks(parts)] == [
+        ("a", 2, 0.5, 1, 1),
+        ("b", 4, 1.0, 2, 2),
+    ]

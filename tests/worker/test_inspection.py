@@ -1,0 +1,102 @@
+"""What an interval's owner says of a key that waits, and of what holds the interval's watermark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import millwheel as mw
+from millwheel.core.time import seconds
+from millwheel.rpc.v1 import inspection_pb2 as wire
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.store.contract import CorruptValueError
+from millwheel.store.memory import MemoryStore
+from millwheel.worker.messages import StatesRead, Tick
+from millwheel.worker.shell.inspection import InspectionService
+from tests.interval.solo import Solo
+
+
+class Picky(mw.Computation[tuple[str, str], int]):
+    """Raises for "bad"."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state += 1
+        if record.value[1] == "bad":
+            raise ValueError("no")
+
+
+class Damaged(MemoryStore):
+    """No row of it can be read."""
+
+    async def read_states(self, computation: str, keys: Any) -> Any:
+        raise CorruptValueError("row of key b'k'", "its checksum does not match")
+
+
+def service(solo: Solo, store: MemoryStore | None = None) -> InspectionService:
+    return InspectionService(
+        lambda computation, key: "solo.1.j1",
+        lambda journal: solo.core,
+        lambda journal: "",
+        store or MemoryStore(),
+        wire.GetWorkerLoadResponse,
+    )
+
+
+async def inspected(solo: Solo, store: MemoryStore | None = None) -> wire.InspectKeyResponse:
+    return await service(solo, store).InspectKey(wire.InspectKeyRequest(computation="solo.1", key=b"k"), None)
+
+
+async def status(solo: Solo) -> wire.GetIntervalStatusResponse:
+    return await service(solo).GetIntervalStatus(wire.GetIntervalStatusRequest(journal="solo.1.j1"), None)
+
+
+def again(solo: Solo, after: int = 0) -> None:
+    solo.now += after
+    solo.handle(Tick())
+    solo.commit_all()
+
+
+async def test_a_blocked_key_shows_error_attempts_since_and_next_attempt() -> None:
+    solo = Solo(Picky(), on_failure=mw.retry(initial=seconds(2)))
+    solo.deliver(("k", "good", 1), ("k", "bad", 2))
+    began = solo.now
+    solo.commit_all()
+    again(solo, seconds(2))
+    answer = await inspected(solo)
+    assert (answer.failure.error, answer.failure.message, answer.failure.hook) == ("ValueError", "no", "process_record")
+    assert (answer.failure.attempts, answer.failure.since_us, answer.failure.last_us) == (2, began, solo.now)
+    assert answer.failure.next_attempt_us == solo.now + seconds(4)
+    assert answer.waits == "for its next attempt, after a failure"
+    assert answer.state_text == "1", "what the last commit left"
+
+
+async def test_a_key_of_a_stopped_computation_waits_for_an_update() -> None:
+    solo = Solo(Picky(), on_failure=mw.stop(after=1))
+    solo.deliver(("k", "bad", 2))
+    answer = await inspected(solo)
+    assert not answer.failure.HasField("next_attempt_us")
+    assert answer.waits.startswith("for an update")
+    assert "ValueError: no" in answer.stopped
+
+
+async def test_a_key_whose_row_is_damaged_is_shown_with_its_failure() -> None:
+    """It was answered by an error alone: nothing of the key was shown."""
+    solo = Solo(Picky(), on_failure=mw.retry(initial=seconds(2)))
+    solo.state.cells.evicted = True
+    solo.deliver(("k", "good", 1))
+    solo.handle(StatesRead([b"k"], [None], {b"k": "row of key b'k': its checksum does not match"}))
+    answer = await inspected(solo, Damaged())
+    assert "checksum" in answer.state_error
+    assert (answer.failure.error, answer.failure.attempts, answer.pending_records) == ("StateDamagedError", 1, 1)
+
+
+async def test_g8_the_owner_says_what_holds_its_watermark_now_4_5() -> None:
+    solo = Solo(Picky(), on_failure=mw.retry(initial=seconds(2)))
+    solo.watermark(1)
+    solo.deliver(("k", "bad", 2))
+    solo.watermark(50)
+    again(solo, seconds(2))
+    answer = await status(solo)
+    assert answer.hold.kind == HoldKind.HOLD_KIND_RECORD
+    assert "key 'k' waits for its next attempt after 2 failed: ValueError at test_inspection.py" in answer.hold.subject
+    assert (answer.failures.blocked_keys, answer.failures.oldest[0].key) == (1, b"k")
+    assert [(one.hook, one.failures) for one in answer.hooks] == [("process_record", 2)]

@@ -1,0 +1,137 @@
+"""What the log says of hooks that raise or take long: the traceback once, then a line a minute with counts.
+
+Without this a topology that fails for every record would write as many tracebacks as it has records.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from millwheel.core.time import format_duration, seconds
+from millwheel.worker.interval.failing_keys import ErrorKind
+from millwheel.worker.interval.hook_times import SlowBatch
+from millwheel.worker.messages import HookFailed, HooksSlow
+from millwheel.worker.shell.runloop import steady_now
+from millwheel.worker.shell.tallies import Place
+
+__all__ = ["LINE_EVERY", "HookLog"]
+
+log = logging.getLogger("millwheel.worker")
+
+LINE_EVERY: Final = 60_000_000
+"""Microseconds between two lines of one kind."""
+
+_FORGET_AFTER: Final = 3_600_000_000
+"""Microseconds without an error of a kind, after which its traceback is shown again."""
+_MAX_KINDS: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Series:
+    """Lines of one kind: when the last one was written, and what came since."""
+
+    written: int
+    newest: int
+    count: int = 0
+    example: str = ""
+    seconds: float = 0.0
+
+    def is_due(self, now: int) -> bool:
+        return self.count > 0 and now - self.written >= LINE_EVERY
+
+    def restart(self, now: int) -> None:
+        self.written, self.count, self.example, self.seconds = now, 0, "", 0.0
+
+
+class HookLog:
+    """Writes the failures and slow batches of all intervals of one process."""
+
+    def __init__(self, clock: Callable[[], int] = steady_now) -> None:
+        """``clock``: microseconds that only grow."""
+        self._clock = clock
+        self._failures: dict[tuple[Place, str, ErrorKind], _Series] = {}
+        self._slow: dict[tuple[Place, str], _Series] = {}
+
+    def failed(self, place: Place, failure: HookFailed) -> None:
+        """A hook of the computation raised."""
+        name, now = (place, failure.hook, failure.kind), self._clock()
+        series = self._failures.get(name)
+        if series is None or now - series.newest >= _FORGET_AFTER:
+            if len(self._failures) >= _MAX_KINDS:
+                self._failures.clear()
+            self._failures[name] = _Series(now, now)
+            _write_first(failure)
+            return
+        series.newest, series.count, series.example = now, series.count + 1, failure.message
+        if failure.stopped:
+            log.error("%s", failure.message)
+        if series.is_due(now):
+            self._write_failures(place, failure.hook, failure.kind, series)
+
+    def slow(self, place: Place, event: HooksSlow) -> None:
+        """Calls of a hook kept the event loop for long."""
+        batch, now = event.batch, self._clock()
+        series = self._slow.get((place, batch.hook))
+        text = _slow_text(place, batch)
+        if series is None:
+            self._slow[place, batch.hook] = _Series(now, now)
+            log.warning("%s", text)
+            return
+        series.newest, series.count, series.example = now, series.count + 1, text
+        series.seconds += batch.seconds
+        if series.is_due(now):
+            self._write_slow(place, batch.hook, series)
+
+    @property
+    def pending(self) -> bool:
+        """Whether failures or slow batches have come since their last line."""
+        return any(one.count for one in (*self._failures.values(), *self._slow.values()))
+
+    def flush(self) -> None:
+        """Write the lines that are due. Without it the last failures of a series would never be written."""
+        now = self._clock()
+        for (place, hook, kind), series in self._failures.items():
+            if series.is_due(now):
+                self._write_failures(place, hook, kind, series)
+        for (place, hook), series in self._slow.items():
+            if series.is_due(now):
+                self._write_slow(place, hook, series)
+
+    def _write_failures(self, place: Place, hook: str, kind: ErrorKind, series: _Series) -> None:
+        at = f" at {kind.place}" if kind.place else ""
+        log.warning(
+            "computation %s: %s raised %s%s %s more times; the last: %s",
+            "/".join(place), hook, kind.error, at, f"{series.count:,}", series.example,
+        )  # fmt: skip
+        series.restart(self._clock())
+
+    def _write_slow(self, place: Place, hook: str, series: _Series) -> None:
+        log.warning(
+            "computation %s: %s kept the event loop %s more times, for %s in all; the last: %s",
+            "/".join(place), hook, f"{series.count:,}", format_duration(seconds(series.seconds)), series.example,
+        )  # fmt: skip
+        series.restart(self._clock())
+
+    def keep(self, places: set[Place]) -> None:
+        """Forget computations that are no more."""
+        self._failures = {name: one for name, one in self._failures.items() if name[0] in places}
+        self._slow = {name: one for name, one in self._slow.items() if name[0] in places}
+
+
+def _write_first(failure: HookFailed) -> None:
+    """The message with its traceback, and what to do if no retry helps."""
+    permanent = "this error does not pass by trying again: mend the code, then `millwheel topology update`\n"
+    text = "".join(traceback.format_exception(failure.error))
+    level = logging.ERROR if failure.stopped else logging.WARNING
+    log.log(level, "%s\n%s%s", failure.message, permanent if failure.kind.permanent else "", text)
+
+
+def _slow_text(place: Place, batch: SlowBatch) -> str:
+    key = "" if batch.key is None else f" for key {batch.key.decode('utf-8', 'backslashreplace')!r}"
+    calls = f"one call of {batch.hook}{key}" if batch.calls == 1 else f"{batch.calls:,} calls of {batch.hook}"
+    took = format_duration(seconds(batch.seconds))
+    return f"computation {'/'.join(place)}: {calls} kept the event loop for {took}: nothing else of this worker ran"

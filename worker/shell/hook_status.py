@@ -1,0 +1,69 @@
+"""What an interval's hooks raise and take, as messages for masters and operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from millwheel.rpc.v1 import inspection_pb2 as wire
+from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval.failing_keys import KeyFailure
+from millwheel.worker.interval.intake import Wait
+
+__all__ = ["failures_of", "hooks_of", "key_failure", "waits_of"]
+
+_SHOWN_KEYS: Final = 3
+"""Failing keys of one interval that are shown: the oldest."""
+
+
+def failures_of(core: IntervalCore) -> wire.HookFailures | None:
+    """What hooks of the interval raised; None if nothing."""
+    failing = core.failing
+    if failing.last is None:
+        return None
+    return wire.HookFailures(
+        attempts=failing.total,
+        blocked_keys=failing.blocked,
+        oldest=[key_failure(core, one) for one in failing.oldest(_SHOWN_KEYS)],
+        last=key_failure(core, failing.last),
+    )
+
+
+def key_failure(core: IntervalCore, failure: KeyFailure) -> wire.KeyFailure:
+    """One blocked key."""
+    found = wire.KeyFailure(
+        key=failure.key,
+        hook=failure.hook,
+        work=failure.work,
+        error=failure.kind.error,
+        message=failure.text,
+        place=failure.kind.place,
+        permanent=failure.kind.permanent,
+        attempts=failure.attempts,
+        since_us=failure.since,
+        last_us=failure.last,
+    )
+    if failure.retry_at is not None and not core.stopped:
+        found.next_attempt_us = core.state.wall_at(failure.retry_at)
+    return found
+
+
+def waits_of(core: IntervalCore, key: bytes) -> str:
+    """Why a key waits, in words; empty if it does not."""
+    parked = core.state.intake.parked.get(key)
+    if parked is None:
+        return ""
+    if core.stopped:
+        return "for an update: the computation has stopped by its failure policy"
+    if parked.wait is Wait.READY and parked.failure is not None:
+        return "for its next attempt, after a failure"
+    return parked.wait.value
+
+
+def hooks_of(core: IntervalCore) -> Iterator[wire.HookTime]:
+    """The times of those hooks that were called or failed."""
+    for hook, time in (("process_record", core.meter.records), ("process_timer", core.meter.timers)):
+        if time.calls or time.failures:
+            yield wire.HookTime(
+                hook=hook, calls=time.calls, seconds=time.seconds, failures=time.failures, blocked=time.blocked
+            )

@@ -1,0 +1,147 @@
+"""A thread that looks whether the event loop stands still, and names the hook that keeps it.
+
+A hook that does not return is never measured: the measure is taken when it has ended. So another thread looks, and
+reads from the loop's stack which hook runs, for which key, and at which line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from millwheel.core.time import format_duration, seconds
+from millwheel.sdk.context import Context, Scope
+from millwheel.worker.shell.tallies import Place
+
+__all__ = ["RunningHook", "Watchdog", "running_hook"]
+
+log = logging.getLogger("millwheel.worker")
+
+_LOOKS: Final = 4
+"""Looks within the limit: a hook is named at most a quarter of the limit late."""
+_LINE_EVERY: Final = 60.0
+"""Seconds between two lines about one hook of one computation."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningHook:
+    """A hook that is on the stack. ``line``: where in the user's code it is; ``stack`` from the hook inwards."""
+
+    scope: Scope
+    hook: str
+    key: str
+    line: str
+    stack: str
+
+
+def running_hook(innermost: FrameType | None) -> RunningHook | None:
+    """The hook that runs in a stack: the outermost function with a context among its arguments."""
+    found: FrameType | None = None
+    frame = innermost
+    while frame is not None:
+        if _context_of(frame) is not None:
+            found = frame
+        frame = frame.f_back
+    if found is None or innermost is None:
+        return None
+    context = _context_of(found)
+    assert context is not None, "it was found there"
+    lines = []
+    frame = innermost
+    while frame is not None and frame is not found.f_back:
+        lines.append(traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    code = innermost.f_code
+    return RunningHook(
+        context._scope,
+        found.f_code.co_name,
+        context._key.decode("utf-8", "backslashreplace"),
+        f"{Path(code.co_filename).name}:{innermost.f_lineno} in {code.co_name}",
+        "".join(traceback.StackSummary.from_list(lines[::-1]).format()),
+    )
+
+
+def _context_of(frame: FrameType) -> Context[Any] | None:
+    """The context among a function's arguments; None for the engine's own functions."""
+    if str(frame.f_globals.get("__name__", "")).startswith(("millwheel.worker.", "millwheel.sdk.")):
+        return None
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount]
+    local = frame.f_locals
+    return next((one for name in names if isinstance(one := local.get(name), Context)), None)
+
+
+class Watchdog:
+    """Looks at one event loop, several times within ``limit`` seconds, until it is stopped."""
+
+    def __init__(self, limit: float, place_of: Callable[[Scope], Place | None]) -> None:
+        """``place_of``: the computation to which a hook's scope belongs; called in the watchdog's thread."""
+        self._limit = limit
+        self._place_of = place_of
+        self._beaten = time.monotonic()
+        self._waits = False
+        """Whether the loop was asked for a beat, and has not given it yet."""
+        self._written: dict[tuple[Place, str], float] = {}
+        self._running: tuple[Place, str] | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin; to be called in the loop that is looked at."""
+        loop, ident = asyncio.get_running_loop(), threading.get_ident()
+        self._thread = threading.Thread(target=self._look, args=(loop, ident), name="millwheel-watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, without waiting for the thread."""
+        self._ended.set()
+
+    def running(self) -> dict[tuple[Place, str], float]:
+        """The hook that keeps the loop now, with its seconds so far; none if the loop goes on. Any thread may ask."""
+        running = self._running
+        return {} if running is None else {running: time.monotonic() - self._beaten}
+
+    def _beat(self) -> None:
+        self._beaten, self._running, self._waits = time.monotonic(), None, False
+
+    def _look(self, loop: asyncio.AbstractEventLoop, ident: int) -> None:
+        looked = time.monotonic()
+        while not self._ended.wait(self._limit / _LOOKS):
+            beaten, before, looked = self._beaten, looked, time.monotonic()
+            # If this thread stood still, too, it was the machine, or something else of the whole process.
+            stood = looked - before >= self._limit
+            if looked - beaten >= self._limit and not stood:
+                self._blocked(sys._current_frames().get(ident), beaten)
+            if self._waits:
+                continue
+            try:
+                self._waits = True
+                loop.call_soon_threadsafe(self._beat)
+            except RuntimeError:
+                return  # the loop is closed
+
+    def _blocked(self, frame: FrameType | None, beaten: float) -> None:
+        """The loop has stood still since ``beaten``."""
+        hook = running_hook(frame)
+        place = None if hook is None else self._place_of(hook.scope)
+        if hook is None or place is None:
+            return
+        self._running = place, hook.hook
+        now = time.monotonic()
+        if now - self._written.get((place, hook.hook), -_LINE_EVERY) < _LINE_EVERY:
+            return
+        self._written[place, hook.hook] = now
+        log.warning(
+            "computation %s: %s has kept the event loop for %s so far, now for key %r at %s; "
+            "nothing else of this worker runs until it returns\n%s",
+            "/".join(place), hook.hook, format_duration(seconds(now - beaten)), hook.key, hook.line, hook.stack,
+        )  # fmt: skip
