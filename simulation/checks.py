@@ -21,6 +21,7 @@ from millwheel.worker.interval.entry import decode_entry as decode_interval
 from simulation.blocks import DIVIDED, SEEN, STATELESS, Item
 from simulation.clients import Progress
 from simulation.expected import differences
+from simulation.order import JournalOrder, steps_out_of_order
 from simulation.store import StoreWatch, finished
 from simulation.world import World
 
@@ -50,6 +51,7 @@ class Checks(StoreWatch):
         self._aside = {world.plan.diverted(node) for node in world.plan.nodes}
         """Streams of what is late by nature."""
         self._catalog = Catalog()
+        self._order = JournalOrder()
         world.changes.append(self._changed)
         world.broadcasts.append(self._heard)
 
@@ -91,6 +93,8 @@ class Checks(StoreWatch):
             self._check_broadcast(journal, append)
         elif (name := journal.partition(".")[0]) in self._counting:
             self._late[name] += decode_interval(append.entry, journal).counts[2]
+        for disorder in self._order.appended(journal, append, self._catalog):
+            self._world.violated(disorder)
 
     def _check_floor(self, journal: str, floor: int) -> None:
         """The floor passes an interval's entry when the rows of all its keys are as new as it is."""
@@ -155,6 +159,8 @@ class Checks(StoreWatch):
             self._check_promises(sink)
         for difference in differences(self._world.plan, found, self._late, self._acked()):
             self._world.violated(difference)
+        for disorder in steps_out_of_order(self._world.plan, self._progress.sunk):
+            self._world.violated(disorder)
         self._check_steps([item for sunk in self._progress.sunk.values() for _, item in sunk.values()])
 
     def _acked(self) -> set[int]:

@@ -42,6 +42,7 @@ from millwheel.worker.messages import (
     Event,
     FenceJournal,
     FlushStates,
+    Halted,
     HookFailed,
     HookFinished,
     Opened,
@@ -429,8 +430,11 @@ class TopologyHarness:
             self._events.append((delivery.channel, Acknowledged(delivery.token, one.remaining)))
         else:
             full = one.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
-            refused = {delivery.token: one.remaining} if full else {}
-            self._at(self.now + _RESEND_AFTER, delivery.channel, Resend([delivery.token], refused))
+            refused = {delivery.token: one.remaining} if full and one.remaining else {}
+            again = Resend([delivery.token], refused, [delivery.token] if full and not one.remaining else [])
+            if not refused:
+                self._events.append((delivery.channel, Halted(delivery.token)))
+            self._at(self.now + _RESEND_AFTER, delivery.channel, again)
 
     def _refused(self, journal: str, token: int, indexes: Sequence[int]) -> None:
         """Send injected records again: those that were refused, as a batch of their own if the rest was not."""

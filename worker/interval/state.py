@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import CLOCKS_DIFFER, MIN_TIMESTAMP
@@ -19,14 +18,11 @@ from millwheel.worker.interval.floors import KeyFloors
 from millwheel.worker.interval.intake import Intake
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.sampling import KeySample
+from millwheel.worker.interval.shipments import INDEX_BITS
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import Parent
 
 __all__ = ["INDEX_BITS", "Counts", "IntervalConfig", "IntervalState", "Settings", "effective_hold"]
-
-INDEX_BITS: Final = 20
-"""A production's position is commit << INDEX_BITS | index: up to a million productions a commit, which the bound
-on an entry's bytes keeps far away, and 2^43 commits, 278 years at a thousand a second."""
 
 
 @dataclass(frozen=True, slots=True)
