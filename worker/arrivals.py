@@ -20,6 +20,7 @@ from millwheel.worker.messages import Acknowledge, Delivery, Instruction
 __all__ = ["Admission", "ArrivalOrder"]
 
 _FULL: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+_REFUSED: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 _OUT_OF_ORDER: Final = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
 
 _WAITING: Final = 64
@@ -71,6 +72,10 @@ class ArrivalOrder:
             self._admit(delivery, out)
             return
         sender = self._senders.get(delivery.sender.origin)
+        if sender is not None and delivery.sender.sequencer < sender.sequencer:
+            why = f"sequencer {delivery.sender.sequencer} has a successor"
+            out.append(Acknowledge(delivery, _REFUSED, (), why))
+            return
         if sender is None or order.after == 0 or not self._follows(sender, delivery):
             sender = self._begun(sender, delivery)
             if sender is None:

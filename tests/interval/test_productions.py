@@ -96,7 +96,7 @@ def test_g13_of_a_batch_that_is_refused_in_part_that_part_alone_is_sent_again_4_
     assert solo.state.outbox.get(token) is None
     solo.handle(Resend([second.delivery.token], {second.delivery.token: [0, 1]}))
     (third,) = solo.take(Send)
-    assert (third.delivery.ids, third.delivery.timestamps) == (second.delivery.ids, [1, 3]), "all that is left of it"
+    assert third.delivery.timestamps == [1, 3], "all that is left of it was refused"
     assert third.delivery.token != second.delivery.token, "what is said of one sending is not said of another"
     solo.handle(Acknowledged(third.delivery.token))
     assert (len(solo.state.outbox), solo.state.outbox.records, solo.state.outbox.bytes) == (0, 0, 0)

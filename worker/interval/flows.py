@@ -130,6 +130,11 @@ class Flow:
     def orders(self, taken: Iterable[tuple[Shipment, bool]]) -> Iterator[tuple[Shipment, DeliveryOrder]]:
         """Each sending with its place in the flow. The shipments' tokens are their numbers, and rise."""
         chosen = list(taken)
+        if len(chosen) == 1 and not self.waiting:
+            one = chosen[0][0]
+            one.after, one.sent, self.last = self.last, True, one.token
+            yield one, DeliveryOrder(one.token, one.after, one.held)
+            return
         behind = [one for one in self.waiting if one in self.shipments]
         pending = min((one.held for one in behind), default=int(MAX_TIMESTAMP))
         streams = {one.stream for one in behind}

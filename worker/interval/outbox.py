@@ -32,6 +32,9 @@ _SIFTED: Final = 1_000
 _OWN: Final = 1 << 62
 """The age of the own sequence: all others are older."""
 
+_FLOWS: Final = 1_000
+"""Flows of a consumer beyond which the empty ones are dropped: of each journal that there ever was, there would be one."""
+
 _NO_FLOWS: Final[dict[str, Flow]] = {}
 
 
@@ -185,6 +188,8 @@ class Outbox:
         flows = self._flows.get(consumer)
         if not flows:
             return
+        if len(flows) > _FLOWS:
+            self._forget_empty(flows)
         gone = [flow for flow in flows.values() if flow.shipments and self._moved(flow)]
         if gone:
             self._regroup(consumer, gone)
@@ -205,10 +210,6 @@ class Outbox:
             del flows[flow.journal]
             self._eager.pop(flow, None)
             self._halted.pop(flow, None)
-        for journal in [journal for journal, flow in flows.items() if not flow.shipments]:
-            # Kept for every journal that there ever was, they would fill the memory.
-            self._halted.pop(flows[journal], None)
-            del flows[journal]
         uncommitted = list(self._uncommitted)
         replaced: dict[Shipment, list[Shipment]] = {}
         for shipment in sorted(moving, key=lambda one: one.order):
@@ -217,6 +218,13 @@ class Outbox:
         for flow in {one.flow: None for fresh in replaced.values() for one in fresh}:
             flow.begin()
             self._eager[flow] = None
+
+    def _forget_empty(self, flows: dict[str, Flow]) -> None:
+        """Drop flows in which nothing is. One that is made again begins again, as it may when all was ACKed."""
+        for journal in [journal for journal, flow in flows.items() if not flow.shipments]:
+            flow = flows.pop(journal)
+            self._halted.pop(flow, None)
+            self._eager.pop(flow, None)
 
     def _replace(self, shipment: Shipment, rows: Iterable[ProductionRow]) -> list[Shipment]:
         """Have shipments with these of its rows, by who owns their keys now, take the place of a shipment."""
