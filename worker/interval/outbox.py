@@ -33,7 +33,7 @@ _OWN: Final = 1 << 62
 """The age of the own sequence: all others are older."""
 
 _FLOWS: Final = 1_000
-"""Flows of a consumer beyond which the empty ones are dropped: of each journal that there ever was, there would be one."""
+"""Flows of a consumer beyond which the empty ones are dropped: there would be one of every journal that ever was."""
 
 _NO_FLOWS: Final[dict[str, Flow]] = {}
 
