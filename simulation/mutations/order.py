@@ -15,8 +15,7 @@ from simulation.mutations.base import mutation, replace
 __all__: list[str] = []
 
 _MODEL = (
-    "tests/interval/test_production_order.py"
-    "::test_g15_each_key_is_sent_its_productions_in_order_through_everything_4_1"
+    "tests/interval/test_production_order.py::test_g15_each_key_is_sent_its_productions_in_order_through_everything_4_1"
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel.core.keys import ALL_KEYS
@@ -135,6 +135,10 @@ class Pair:
             self.produce(["ab"[which % 2], "b", "a"][: 1 + which % 3])
         elif what == "commit":
             self.outbox.release()
+        elif what == "flow":
+            self.produce(["a", "b"])
+            self.outbox.release()
+            self.send()
         elif what == "send":
             self.send()
         elif what in ("pass", "first", "lose"):
@@ -148,15 +152,15 @@ class Pair:
             self.outbox.go_on()
         elif what == "restart":
             self.receivers[journal] = Receiver()
-            for one in [one for one in self.outbox if one.sent and one.journal == journal]:
-                self.again(one.token, full=False)
+            for shipment in [one for one in self.outbox if one.sent and one.journal == journal]:
+                self.again(shipment.token, full=False)
         else:
             self.version += 1
 
     def heal(self) -> None:
         self.outbox.release()
-        for one in self.receivers.values():
-            one.next = []
+        for receiver in self.receivers.values():
+            receiver.next = []
         for _ in range(200):
             self.outbox.go_on()
             self.send()
@@ -173,23 +177,11 @@ class Pair:
         raise AssertionError(f"shipments are stuck: {[(one.journal, one.positions) for one in self.outbox]}")
 
 
-STEPS = [
-    "produce",
-    "produce",
-    "commit",
-    "send",
-    "send",
-    "pass",
-    "first",
-    "first",
-    "lose",
-    "refuse",
-    "put off",
-    "settle",
-]
+STEPS = ["flow", "flow", "produce", "commit", "send", "pass", "first", "lose", "refuse", "put off", "settle"]
 STEPS += ["go on", "restart", "move"]
 
 
+@settings(max_examples=400)
 @given(
     st.lists(st.tuples(st.sampled_from([*(name.replace("_", " ") for name in STEPS), "put off"]), st.integers(0, 9)))
 )
