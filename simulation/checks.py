@@ -22,6 +22,7 @@ from millwheel.worker.interval.entry import decode_entry as decode_interval
 from simulation.blocks import DIVIDED, SEEN, STATELESS, Item
 from simulation.clients import Progress
 from simulation.expected import differences, missed_by_added, neighbour_differences
+from simulation.order import JournalOrder, steps_out_of_order
 from simulation.store import StoreWatch, finished, whole_entry
 from simulation.world import World
 
@@ -51,6 +52,7 @@ class Checks(StoreWatch):
         self._aside = {world.plan.diverted(node) for node in world.plan.nodes}
         """Streams of what is late by nature."""
         self._catalog = Catalog()
+        self._order = JournalOrder()
         world.changes.append(self._changed)
         world.broadcasts.append(self._heard)
 
@@ -93,6 +95,8 @@ class Checks(StoreWatch):
             self._check_broadcast(journal, append)
         elif (name := journal.partition(".")[0]) in self._counting:
             self._late[name] += sum(entry.counts[2] for entry in self._entries(journal, append.commit, append.commit))
+        for disorder in self._order.appended(journal, append, self._catalog, self._world.store.inner):
+            self._world.violated(disorder)
 
     def _check_floor(self, journal: str, floor: int) -> None:
         """The floor passes an interval's entry when the rows of all its keys are as new as it is."""
@@ -175,6 +179,8 @@ class Checks(StoreWatch):
             self._world.violated(difference)
         self._check_added(found)
         self._check_neighbour()
+        for disorder in steps_out_of_order(self._world.plan, self._progress.sunk):
+            self._world.violated(disorder)
         self._check_steps([item for sunk in self._progress.sunk.values() for _, item in sunk.values()])
 
     def _check_added(self, found: Mapping[str, Counter[int]]) -> None:

@@ -1,7 +1,8 @@
 """The duplicate check as a receiver goes through it (section 6.1.1): what an interval and a stream log share.
 
 A delivery is judged by the dedup; where that needs to know whether a sequence lives, or to read id
-segments, the delivery waits here for the answer. What comes of it goes to ``_admit``, the subclass's.
+segments, the delivery waits here for the answer, and those of the same sending interval behind it (G15).
+What comes of it goes to ``_admit``, the subclass's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final, Protocol
 from millwheel.core.limits import MAX_DELIVERED_BYTES, MAX_KEY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import CorruptValueError, PartId
+from millwheel.worker.arrivals import Admission, ArrivalOrder
 from millwheel.worker.dedup import Dedup, Outcome, Verdict
 from millwheel.worker.heard import HeardWatermarks
 from millwheel.worker.messages import (
@@ -70,7 +72,10 @@ class JudgedState(Protocol):
 
 def refusal(delivery: Delivery, why: str, indexes: Sequence[int] | None = None) -> Acknowledge:
     """Have the sender send the records ``indexes`` (None: all) again later."""
-    return Acknowledge(delivery, _FULL, range(len(delivery.keys)) if indexes is None else indexes, why)
+    if indexes is None:
+        # Of a sender that keeps an order no index is named: it goes on from this delivery.
+        indexes = range(len(delivery.keys)) if delivery.order is None else ()
+    return Acknowledge(delivery, _FULL, indexes, why)
 
 
 def column_problem(delivery: Delivery) -> str | None:
@@ -93,6 +98,7 @@ class Judging(ABC):
     def __init__(self, judged: JudgedState, foreign: Mapping[str, str] | None = None) -> None:
         """``foreign``: stored id segments whose parts are not in the owner's journal but in the one it names."""
         self._judged = judged
+        self._arrivals = ArrivalOrder(self._take_in)
         self._foreign: Mapping[str, str] = {} if foreign is None else foreign
         self._elsewhere: Counter[PartId] = Counter()
         """Parts of other journals that are being read."""
@@ -110,54 +116,92 @@ class Judging(ABC):
 
     @abstractmethod
     def _admit(
-        self, delivery: Delivery, verdict: Verdict | None, fresh: Sequence[int], waiting: Sequence[int]
-    ) -> list[Instruction]:
-        """Take the fresh records in, or abandon and refuse them; refuse those that wait for a copy; ACK the rest."""
+        self,
+        delivery: Delivery,
+        verdict: Verdict | None,
+        fresh: Sequence[int],
+        waiting: Sequence[int],
+        out: list[Instruction],
+    ) -> Admission:
+        """Take the fresh records in, or abandon and refuse them; refuse those that wait for a copy; ACK the rest.
+
+        A delivery that has an order is taken, but for copies, or refused as a whole.
+        """
+
+    def _take_in(self, delivery: Delivery, out: list[Instruction]) -> Admission:
+        """Take in a delivery whose turn it is."""
+        return self._judge(delivery, out)
+
+    def _answer_taken(
+        self, delivery: Delivery, excluded: Sequence[int], taken: bool, why: str, out: list[Instruction]
+    ) -> None:
+        """Answer for what needs no commit. ``excluded`` wait for copies; ``taken``: the rest is in the queue."""
+        left = taken or len(excluded) == len(delivery.keys)
+        if left and delivery.order is not None and delivery.order.asks:
+            out.append(Acknowledge(delivery, _ACKED, range(len(delivery.keys))))
+        if excluded:
+            out.append(refusal(delivery, why, excluded))
+        if not left:
+            out.append(Acknowledge(delivery, _ACKED, excluded))
 
     def take_duplicates(self) -> int:
         """Duplicates since the last call, for the commit's counts."""
         count, self._duplicates = self._duplicates, 0
         return count
 
-    def _judge(self, delivery: Delivery) -> list[Instruction]:
+    def _judge(self, delivery: Delivery, out: list[Instruction]) -> Admission:
         verdict = self._judged.dedup.check(delivery.ids, delivery.keys, delivery.timestamps, delivery.sender)
         if verdict.outcome is Outcome.JUDGED:
             if verdict.all_fresh:
-                return self._admit(delivery, verdict, range(verdict.size), ())
+                return self._admit(delivery, verdict, range(verdict.size), (), out)
             if verdict.unsure:
                 self._unsure.append((delivery, verdict))
-                return self._read_segments(verdict)
+                out.extend(self._read_segments(verdict))
+                return Admission.WAITS
             self._duplicates += len(verdict.duplicates)
-            return self._admit(delivery, verdict, verdict.fresh, verdict.waiting)
+            return self._admit(delivery, verdict, verdict.fresh, verdict.waiting, out)
         if verdict.outcome is Outcome.REFUSED_SEQUENCER:
-            return [Acknowledge(delivery, _REFUSED, (), f"sequencer {delivery.sender.sequencer} has a successor")]
+            why = f"sequencer {delivery.sender.sequencer} has a successor"
+            out.append(Acknowledge(delivery, _REFUSED, (), why))
+            return Admission.REFUSED
         if verdict.outcome is Outcome.SEND_AGAIN:
-            return [refusal(delivery, "too old to tell from a duplicate: send it again as it now stands")]
+            out.append(refusal(delivery, "too old to tell from a duplicate: send it again as it now stands"))
+            return Admission.REFUSED
         sequence = getattr(delivery.ids, "sequence", "")
         waiting = self._unchecked.setdefault(sequence, [])
         if len(waiting) >= _UNCHECKED:
-            return [refusal(delivery, f"whether sequence {sequence} lives is still being looked up")]
+            out.append(refusal(delivery, f"whether sequence {sequence} lives is still being looked up"))
+            return Admission.REFUSED
         waiting.append(delivery)
-        return [CheckSequence(sequence)] if len(waiting) == 1 else []
+        if len(waiting) == 1:
+            out.append(CheckSequence(sequence))
+        return Admission.WAITS
 
     # Sequences.
 
     def sequence_checked(self, event: SequenceChecked) -> list[Instruction]:
         """The sequence lives, or is retired: judge what waited for the answer."""
         waiting = self._unchecked.pop(event.sequence, [])
-        if not event.alive:
-            self._judged.dedup.retire(event.sequence)
-            return [Acknowledge(one, _REFUSED, (), f"sequence {event.sequence} is retired") for one in waiting]
-        self._judged.dedup.admit(event.sequence)
         out: list[Instruction] = []
+        if event.alive:
+            self._judged.dedup.admit(event.sequence)
+        else:
+            self._judged.dedup.retire(event.sequence)
+            self._arrivals.forget([event.sequence])
         for delivery in waiting:
-            out.extend(self._judge(delivery))
+            admission = Admission.REFUSED
+            if event.alive:
+                admission = self._judge(delivery, out)
+            else:
+                out.append(Acknowledge(delivery, _REFUSED, (), f"sequence {event.sequence} is retired"))
+            self._arrivals.settled(delivery, admission, out)
         return out
 
     def retire(self, sequences: Iterable[str]) -> None:
         """Parents' journals under which no child sends any more: what is known of their positions may go (G13)."""
         for sequence in sequences:
             self._judged.dedup.retire(sequence)
+            self._arrivals.forget([sequence])
 
     def end(self, injectors: frozenset[str], queries: frozenset[str]) -> None:
         """These are over by an operator's word: what is known of their records may go (G13)."""
@@ -210,6 +254,7 @@ class Judging(ABC):
         """Judge the unsure records of the verdicts that are concerned, and take their deliveries in."""
         out: list[Instruction] = []
         still: list[tuple[Delivery, Verdict]] = []
+        resolved: list[tuple[Delivery, Verdict, list[int], Sequence[int]]] = []
         for delivery, verdict in self._unsure:
             if not concerned(verdict):
                 still.append((delivery, verdict))
@@ -217,8 +262,17 @@ class Judging(ABC):
             resolution = self._judged.dedup.resolve(verdict, blobs)
             self._duplicates += len(verdict.duplicates) + len(resolution.duplicates)
             fresh = sorted({*verdict.fresh, *resolution.fresh})
-            out.extend(self._admit(delivery, verdict, fresh, [*verdict.waiting, *resolution.again]))
+            resolved.append((delivery, verdict, fresh, resolution.again))
         self._unsure = still
+        for delivery, verdict, fresh, again in resolved:
+            if delivery.order is not None and again:
+                # Whether these are copies is not known: nothing behind them may be taken before it is.
+                self._judged.dedup.abandon(verdict, fresh)
+                out.append(refusal(delivery, "whether some records are copies is not known any more"))
+                admission = Admission.REFUSED
+            else:
+                admission = self._admit(delivery, verdict, fresh, [*verdict.waiting, *again], out)
+            self._arrivals.settled(delivery, admission, out)
         return out
 
     def collect_later(self, event: SenderWatermarks) -> None:

@@ -34,11 +34,13 @@ __all__ = [
     "DeleteEntries",
     "DeleteParts",
     "Delivery",
+    "DeliveryOrder",
     "Deposed",
     "Event",
     "FenceJournal",
     "FlushStates",
     "GiveUp",
+    "Halted",
     "HookFailed",
     "HookFinished",
     "HooksSlow",
@@ -67,12 +69,29 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryOrder:
+    """Where a delivery stands among all that its sender sends to the journal (G15).
+
+    ``number`` is the delivery's own: it rises with every sending under one sequencer. ``after`` is the number of the
+    delivery that the receiver must have taken before; 0: this is the oldest of all that the sender has not been ACKed
+    for, and needs none. ``pending`` is the least timestamp of this delivery and of all that wait behind it at the
+    sender, ``streams`` are the other streams of these. ``asks``: the sender wants to know at once that it was taken.
+    """
+
+    number: int
+    after: int
+    pending: int
+    streams: tuple[str, ...] = ()
+    asks: bool = False
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Delivery:
     """One batch of records of one stream for one interval; the lists are columns of equal length.
 
     ``channel`` is whatever the shell needs to bring the acknowledgement back; ``token`` is the
-    sender's number for the batch.
+    sender's number for the batch. ``order``: None where the sender keeps no order, as injectors do.
     """
 
     consumer: str
@@ -85,6 +104,7 @@ class Delivery:
     timestamps: list[int]
     token: int = 0
     channel: Any = None
+    order: DeliveryOrder | None = None
 
 
 def without(values: Sequence[bytes], kept: Container[int]) -> list[bytes]:
@@ -182,12 +202,24 @@ class Resend:
     """Batches whose sending failed or was refused, to be sent again (to wherever their keys live now).
 
     ``tokens`` None: every batch that is not ACKed. ``refused``: of those of which a part was refused, the indexes of
-    that part. The receiver has the rest and will answer for it; copies of it would count where delivery is not
-    exactly once, and fill an intake that is full already.
+    that part: copies of records that the receiver has taken. It will answer for the rest; copies of that would count
+    where delivery is not exactly once. ``full``: those that were refused for want of room. All that was sent before
+    them the receiver has taken, and it is not sent again.
     """
 
     tokens: Sequence[int] | None = None
     refused: Mapping[int, Collection[int]] = field(default_factory=dict)
+    full: Collection[int] = ()
+
+
+@dataclass(slots=True)
+class Halted:
+    """The batch ``token`` was refused, or lost. Resend names it when it is time to send it again.
+
+    Until then nothing more is sent behind it: a receiver would refuse that, too (G15).
+    """
+
+    token: int
 
 
 @dataclass(slots=True)
@@ -290,6 +322,7 @@ Event = (
     | Deposed
     | Acknowledged
     | Refused
+    | Halted
     | Resend
     | SenderWatermarks
     | CatalogChanged

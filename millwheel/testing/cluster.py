@@ -26,6 +26,7 @@ from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,
     Delivery,
+    Halted,
     HookFailed,
     Report,
     Resend,
@@ -117,8 +118,11 @@ class VirtualCluster:
             self.driver.post(delivery.channel, Acknowledged(delivery.token, one.remaining))
         else:
             full = one.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
-            refused = {delivery.token: one.remaining} if full else {}
-            self.driver.post_later(_RESEND_AFTER, delivery.channel, Resend([delivery.token], refused))
+            refused = {delivery.token: one.remaining} if full and one.remaining else {}
+            whole = [delivery.token] if full and not one.remaining else []
+            if not refused:
+                self.driver.post(delivery.channel, Halted(delivery.token))
+            self.driver.post_later(_RESEND_AFTER, delivery.channel, Resend([delivery.token], refused, whole))
 
     def report(self, journal: str, one: Report) -> None:
         """Broadcast the minimum over the computation's intervals, once all have reported."""

@@ -45,7 +45,8 @@ def sent_uncommitted() -> None:
         def early(self: Commits, sealed: Any, out: list[Any]) -> None:
             append(self, sealed, out)
             if not self._weak:
-                out.extend(self._send(shipment) for shipment in sealed.shipments)
+                self.state.outbox.release()
+                out.extend(self._send_ready())
 
         return early
 

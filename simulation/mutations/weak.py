@@ -27,7 +27,7 @@ def weak_ones_unwaited() -> None:
         def at_once(self: Commits, out: list[Any]) -> None:
             for sealed, _ in self._line:
                 for token in sealed.unacked:
-                    self._senders.pop(token, None)
+                    self.state.outbox.unawaited(token)
                 sealed.unacked = set()
             settle(self, out)
 

@@ -17,7 +17,15 @@ from millwheel.worker.messages import Opened, OpenedParent
 from tests.interval.programs import Event, Outside, end_of
 from tests.interval.world import World, now_of
 
-__all__ = ["all_timers", "check_counts", "check_order", "check_quiet", "check_soft_state", "decoded"]
+__all__ = [
+    "all_timers",
+    "check_counts",
+    "check_order",
+    "check_productions_in_order",
+    "check_quiet",
+    "check_soft_state",
+    "decoded",
+]
 
 
 def check_quiet(world: World) -> None:
@@ -160,6 +168,24 @@ def check_counts(world: World, outside: Outside, events: list[Event]) -> None:
         assert set(times.values()) <= {1}
         ends = {f"end {event.key} {end_of(event.time)}" for event in good}
         assert sorted(groups["ends"].names if ends else []) == sorted(ends)
+
+
+def check_productions_in_order(world: World, events: list[Event]) -> None:
+    """What a mapper's key has produced is processed by each group in the order of the key's commits (G15)."""
+    group_of = {str(event.number): event.group for event in events}
+    groups = decoded(world, "counter")
+    for key, log in decoded(world, "mapper").items():
+        mine = set(log.names)
+        for group in {group_of[name] for name in mine}:
+            made = [name for name in log.names if group_of[name] == group]
+            taken = [name for name in groups[group].names if name in mine]
+            assert taken == made, f"group {group} of key {key}"
+        ends = [int(name.rpartition(" ")[2]) for name in _names(groups, "ends") if name.startswith(f"end {key} ")]
+        assert ends == sorted(ends), f"timers of key {key}"
+
+
+def _names(groups: dict[str, Any], group: str) -> list[str]:
+    return groups[group].names if group in groups else []
 
 
 def check_order(world: World, events: list[Event]) -> None:

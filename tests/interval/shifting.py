@@ -22,7 +22,7 @@ class ShiftingWorld(World):
     """The test is the master, and keeps its rules: a child that has not let go is neither split nor merged."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._journals = 0
+        self._journals = 10  # what a name ends in is larger than what its parents' names end in
         self.split_count = self.merge_count = 0
         super().__init__(*arguments, **options)
 

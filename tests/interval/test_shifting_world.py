@@ -1,4 +1,4 @@
-"""Interval cores in a hostile world in which intervals are moved, split and merged (G1, G6, G7, G8, G11, G12).
+"""Interval cores in a hostile world in which intervals are moved, split and merged (G1, G6, G7, G8, G11, G12, G15).
 
 As in ``test_model_world``, but from seeds: a history with enough in it to split what was merged and to merge what
 was split is longer than Hypothesis likes. ``python -m tests.interval.test_shifting_world FIRST COUNT`` runs more.
@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from millwheel.core.time import MAX_TIMESTAMP
-from tests.interval.checks import check_counts, check_quiet, check_soft_state
+from tests.interval.checks import check_counts, check_productions_in_order, check_quiet, check_soft_state
 from tests.interval.programs import Event, Outside, topology
 from tests.interval.shifting import ShiftingWorld
 
@@ -30,15 +30,19 @@ MODES = {
     "asynchronous": {"strong": True, "waiting": True, "late": False},
     "late": {"strong": True, "waiting": False, "late": True},
     "weak, late": {"strong": False, "waiting": False, "late": True},
+    "weak, steady": {"strong": False, "waiting": False, "late": False, "steady": True},
 }
 
 
 class History:
     """One history, chosen by a seed."""
 
-    def __init__(self, seed: int, *, strong: bool, waiting: bool, late: bool) -> None:
+    def __init__(self, seed: int, *, strong: bool, waiting: bool, late: bool, steady: bool = False) -> None:
+        """``steady``: mappers neither crash nor change hands, so that what is produced weakly keeps its order."""
         self.chance = random.Random(seed)
         self.late = late
+        self.steady = steady
+        self.in_order = (strong or steady) and not late
         self.outside = Outside(on_time=not late)
         made = topology(self.outside, strong=strong, waiting=waiting)
         self.world = ShiftingWorld(made, {"mapper": ["k"], "counter": ["h"]})
@@ -84,14 +88,18 @@ class History:
                 self.world.perform(0)
 
     def crash(self) -> None:
-        self.world.crash(self.chance.choice(sorted(self.world.current)), zombie=self.chance.random() < 0.5)
+        journals = [one for one in sorted(self.world.current) if not (self.steady and one.startswith("mapper/"))]
+        self.world.crash(self.chance.choice(journals), zombie=self.chance.random() < 0.5)
+
+    def _name(self) -> str:
+        return "counter" if self.steady else self.chance.choice(NAMES)
 
     def split(self) -> None:
-        name, at = self.chance.choice(NAMES), self.chance.choice("bghmpy").encode()
+        name, at = self._name(), self.chance.choice("bghmpy").encode()
         self.reached["split"] += self.world.split(name, at, zombie=self.chance.random() < 0.5)
 
     def merge(self) -> None:
-        name, which = self.chance.choice(NAMES), self.chance.randint(0, 3)
+        name, which = self._name(), self.chance.randint(0, 3)
         self.reached["merged"] += self.world.merge(name, which, zombie=self.chance.random() < 0.5)
 
     def shift(self) -> None:
@@ -126,6 +134,8 @@ class History:
     def check(self) -> None:
         check_quiet(self.world)
         check_counts(self.world, self.outside, self.events)
+        if self.in_order:
+            check_productions_in_order(self.world, self.events)
 
 
 def simulate(seeds: range, mode: str) -> Counter[str]:

@@ -40,6 +40,7 @@ from millwheel.worker.messages import (
     FenceJournal,
     FlushStates,
     GiveUp,
+    Halted,
     HookFailed,
     HookFinished,
     Parent,
@@ -306,11 +307,14 @@ class World:
         else:
             self._refuse(task.what.delivery)
 
-    def _refuse(self, delivery: Delivery, indexes: Sequence[int] = ()) -> None:
+    def _refuse(self, delivery: Delivery, indexes: Sequence[int] = (), *, full: bool = False) -> None:
         """The sender will send it again, or these records of it: its own copy, as it then stands."""
         if delivery.channel is not None:
             refused = {delivery.token: indexes} if indexes else {}
-            self.later.append((self.now + BACKOFF, Task(delivery.channel, Resend([delivery.token], refused))))
+            if not indexes:
+                self.tasks.append(Task(delivery.channel, Halted(delivery.token)))
+            again = Resend([delivery.token], refused, [delivery.token] if full else [])
+            self.later.append((self.now + BACKOFF, Task(delivery.channel, again)))
         elif delivery.token in self.unacked:
             self.later.append((self.now + BACKOFF, Task(None, Send(self.unacked[delivery.token]))))
 
@@ -374,8 +378,9 @@ class World:
             if delivery.channel is not None:
                 self.tasks.append(Task(delivery.channel, Refused(delivery.token, one.message)))
         elif outcome != DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
-            assert outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL, one
-            self._refuse(delivery, one.remaining)
+            full = outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+            assert full or outcome == DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER, one
+            self._refuse(delivery, one.remaining, full=full and not one.remaining)
         elif delivery.channel is not None:
             self.tasks.append(Task(delivery.channel, Acknowledged(delivery.token, one.remaining)))
         elif not one.remaining:

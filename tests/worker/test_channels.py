@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.messages import Acknowledged, Deposed, GiveUp, Refused, Resend
+from millwheel.worker.messages import Acknowledged, Deposed, GiveUp, Halted, Refused, Resend
 from millwheel.worker.shell.channels import LocalChannel
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.runloop import RunQueue
@@ -18,6 +18,7 @@ from tests.worker.doubles import FlakyStore, ScriptedCore, World, until
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
+OUT_OF_ORDER = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
 SUPERSEDED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 
 
@@ -72,6 +73,22 @@ async def test_g13_of_a_batch_that_was_refused_in_part_the_rest_is_not_sent_agai
     await resent(core, 1)
     (event,) = core.of(Resend)
     assert (event.tokens, event.refused) == ([7, 8, 9], {7: {1, 3, 4}})
+
+
+async def test_g15_a_sender_hears_at_once_what_to_send_nothing_behind_4_1() -> None:
+    """And whether the receiver has all before it: so it is after a refusal for want of room, and after no other."""
+    core, channel, _ = sender()
+    channel.reply(5, FULL, (), "full")
+    channel.reply(6, OUT_OF_ORDER, (), "begin again")
+    channel.reply(7, FULL, [1], "a copy")
+    channel.reply(8, FULL, (), "full")
+    channel.reply(8, NOT_OWNER, (), "moved")
+    await asyncio.sleep(0)
+    assert [event.token for event in core.of(Halted)] == [5, 6, 8, 8]
+    assert core.of(Resend) == []
+    await resent(core, 1)
+    (event,) = core.of(Resend)
+    assert (event.tokens, event.refused, event.full) == ([5, 6, 7, 8], {7: {1}}, {5})
 
 
 async def test_what_was_refused_is_sent_again_at_once_when_intervals_change_hands_7_1() -> None:

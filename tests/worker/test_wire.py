@@ -12,7 +12,7 @@ from millwheel.core.keys import KeyInterval
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.worker.dedup import BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender
-from millwheel.worker.messages import Delivery
+from millwheel.worker.messages import Delivery, DeliveryOrder
 from millwheel.worker.shell.wire import decode_delivery, encode_delivery
 
 NAMES = st.text(max_size=8)
@@ -47,8 +47,12 @@ def deliveries(draw: st.DrawFn) -> Delivery:
     marks = st.none() | TIMES
     sender = Sender(draw(NAMES), draw(st.integers(0, 2**64 - 1)), keys, draw(NAMES), draw(marks), draw(marks))
     binary = st.binary(max_size=6)
+    after = draw(st.integers(0, 2**64 - 2))
+    streams = tuple(draw(st.lists(NAMES, max_size=2)))
+    order = DeliveryOrder(after + 1, after, draw(TIMES), streams, draw(st.booleans()))
+    columns = blobs(binary), blobs(binary), column(TIMES)
     return Delivery(
-        draw(NAMES), draw(NAMES), draw(NAMES), sender, ids, blobs(binary), blobs(binary), column(TIMES), token=5
+        draw(NAMES), draw(NAMES), draw(NAMES), sender, ids, *columns, token=5, order=draw(st.none() | st.just(order))
     )
 
 
@@ -57,7 +61,7 @@ def test_a_delivery_is_the_same_after_the_wire(sent: Delivery) -> None:
     request = wire.DeliverRequest.FromString(encode_delivery(sent, 9).SerializeToString())
     got = decode_delivery(request, "channel")
     assert (got.token, got.channel) == (9, "channel")
-    for name in ("consumer", "journal", "stream", "sender", "ids", "keys", "values", "timestamps"):
+    for name in ("consumer", "journal", "stream", "sender", "ids", "keys", "values", "timestamps", "order"):
         assert getattr(got, name) == getattr(sent, name), name
 
 

@@ -15,7 +15,7 @@ the journal. What is captured of the soft state is captured when nothing is in l
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -27,12 +27,12 @@ from millwheel.worker.interval.appending import EntryWriter
 from millwheel.worker.interval.checkpoint import Checkpointer
 from millwheel.worker.interval.entry import ProductionRow, encode
 from millwheel.worker.interval.intake import Receipt
-from millwheel.worker.interval.outbox import Shipment
 from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.interval.runner import Batch, Runner
 from millwheel.worker.interval.sealing import Sealed, Sealer
+from millwheel.worker.interval.shipments import Shipment
 from millwheel.worker.interval.state import INDEX_BITS, Counts, IntervalState
-from millwheel.worker.messages import Acknowledge, Delivery, Instruction, Send
+from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, Instruction, Resend, Send
 
 __all__ = ["Commits"]
 
@@ -69,8 +69,6 @@ class Commits:
         self._line_records = 0
         self.crowded = False
         """Whether the open commit had no room for the batch at hand, which waits for the line to move."""
-        self._senders: dict[int, Sealed] = {}
-        """The commit in line that waits for the ACK of a shipment, by the shipment's token."""
         self._acked: deque[tuple[list[tuple[str, int, str]], int]] = deque()
         """ACKs of stored weak productions that no commit has journaled, by answer, each with what it holds."""
         keys = state.config.keys
@@ -143,10 +141,10 @@ class Commits:
             shipments = sealer.join(sealed, self._runner.take_batch(), changed, duplicates)
         sealed.size += size
         self._line_records += records
-        tokens = {shipment.token for shipment in shipments}
-        sealed.unacked |= tokens
-        self._senders.update(dict.fromkeys(tokens, sealed))
-        out.extend(self._send(shipment) for shipment in shipments)
+        for shipment in shipments:
+            sealed.unacked.add(shipment.token)
+            shipment.awaited = sealed.unacked
+        out.extend(self._send_ready())
         return True
 
     def _passes(self, sealed: Sealed) -> bool:
@@ -169,11 +167,10 @@ class Commits:
         assert sealed.entry is not None
         entry = sealed.entry
         if self._weak:
-            left = [token for token in sealed.unacked if state.outbox.get(token) is not None]
-            rows = [row for token in left for row in self._outbox_rows(token)]
+            rows = [row for token in sealed.unacked for row in self._outbox_rows(token)]
             # From here on their ACKs are the journal's business: a takeover would send them again.
             for token in sealed.unacked:
-                del self._senders[token]
+                state.outbox.unawaited(token)
             sealed.unacked = set()
             acked, holds = self._take_acked()
             entry = replace(
@@ -245,8 +242,8 @@ class Commits:
             state.counts.add(Counts(*sealed.entry.counts))
         self._acknowledge(sealed, out)
         if not self._weak:
-            outbox = state.outbox
-            out.extend(self._send(one) for one in sealed.shipments if outbox.get(one.token) is not None)
+            state.outbox.release()
+            out.extend(self._send_ready())
 
     def _acknowledge(self, sealed: Sealed, out: list[Instruction]) -> None:
         settle = self.state.intake.settle
@@ -266,10 +263,13 @@ class Commits:
 
     # Sending.
 
-    def _send(self, shipment: Shipment) -> Send:
+    def _send_ready(self) -> list[Instruction]:
+        """Send what may be sent now."""
+        return [self._send(shipment, order) for shipment, order in self.state.outbox.take_ready()]
+
+    def _send(self, shipment: Shipment, order: DeliveryOrder) -> Send:
         """The shipment as a delivery, with the sender's present mark."""
         state = self.state
-        shipment.sent = True
         origin, sequencer, keys, computation = self._sender
         sender = Sender(origin, sequencer, keys, computation, state.output, state.heard)
         ids: PositionIds | OpaqueIds
@@ -293,78 +293,53 @@ class Commits:
                 shipment.values,
                 shipment.timestamps,
                 shipment.token,
+                None,
+                order,
             )
         )
 
-    def acknowledged(self, token: int, remaining: Sequence[int]) -> None:
+    def acknowledged(self, token: int, remaining: Sequence[int]) -> list[Instruction]:
         """A receiver has ACKed a shipment, but for the indexes ``remaining``."""
         state = self.state
         shipment = state.outbox.get(token)
         if shipment is None:
-            return
-        sealed = self._senders.get(token)
-        if shipment.opaque and sealed is None:
+            return []
+        if shipment.opaque and shipment.awaited is None:
             name, consumer = shipment.sequence, shipment.consumer
             leaving = [(name, shipment.positions[i], consumer) for i in self._leaving(shipment, remaining)]
-            state.hold_times.add(shipment.held)
-            self._acked.append((leaving, shipment.held))
+            if leaving:
+                state.hold_times.add(shipment.held)
+                self._acked.append((leaving, shipment.held))
         state.outbox.acknowledged(token, remaining)
-        if sealed is not None and state.outbox.get(token) is None:
-            self._let_off(token)
-
-    def _let_off(self, token: int) -> None:
-        """Nobody waits for the ACK of that shipment any more."""
-        self._senders.pop(token).unacked.discard(token)
+        return self._send_ready()
 
     @staticmethod
     def _leaving(shipment: Shipment, remaining: Sequence[int]) -> list[int]:
         keep = set(remaining)
         return [index for index in shipment.indexes() if index not in keep]
 
-    def resend(self, tokens: Sequence[int] | None, refused: Mapping[int, Collection[int]]) -> list[Instruction]:
+    def resend(self, event: Resend) -> list[Instruction]:
         """Send again what was not ACKed, to wherever its keys live now; of some shipments only what was refused."""
-        if tokens is None:
-            return self.send_all()
-        out: list[Instruction] = []
-        for token in tokens:
-            shipment = self.state.outbox.get(token)
-            if shipment is None or not shipment.sent:
+        outbox = self.state.outbox
+        if event.tokens is None:
+            outbox.begin_all()
+            return self._send_ready()
+        for token in event.tokens:
+            shipment = outbox.get(token)
+            if shipment is None:
                 continue
-            part = refused.get(token)
-            if part is None or (rest := self.state.outbox.divided(shipment, part)) is None:
-                out.extend(self._reroute(shipment))
+            part = event.refused.get(token)
+            if part is None:
+                outbox.refuse(token, token in event.full)
             else:
-                sealed = self._senders.get(token)
-                if sealed is not None:
-                    self._wait_for(sealed, rest)
-                out.extend(self._send(one) for one in rest)
-        return out
+                outbox.divided(shipment, part)
+        outbox.go_on()
+        return self._send_ready()
 
-    def send_all(self) -> list[Instruction]:
-        """Send everything that is committed and not ACKed."""
-        unsent = set()
-        if self._in_flight is not None and not self._weak:
-            unsent = {shipment.token for shipment in self._in_flight.shipments}
-        out: list[Instruction] = []
-        for shipment in list(self.state.outbox):
-            if shipment.token not in unsent:
-                out.extend(self._reroute(shipment))
-        return out
-
-    def _reroute(self, shipment: Shipment) -> list[Instruction]:
-        token = shipment.token
-        fresh = self.state.outbox.rerouted(shipment)
-        sealed = self._senders.get(token)
-        if sealed is not None:
-            self._let_off(token)
-            self._wait_for(sealed, fresh)
-        return [self._send(one) for one in fresh]
-
-    def _wait_for(self, sealed: Sealed, shipments: Iterable[Shipment]) -> None:
-        """The commit has these shipments to wait for."""
-        for one in shipments:
-            sealed.unacked.add(one.token)
-            self._senders[one.token] = sealed
+    def begin(self) -> list[Instruction]:
+        """The interval serves: send what an owner before has committed, and was not ACKed for."""
+        self.state.outbox.begin_all()
+        return self._send_ready()
 
     # Time.
 

@@ -48,6 +48,7 @@ from millwheel.worker.messages import (
     Event,
     FenceJournal,
     GiveUp,
+    Halted,
     HookFinished,
     HooksSlow,
     Instruction,
@@ -119,6 +120,7 @@ class IntervalCore:
             CatalogChanged: self._on_catalog_changed,
             Tick: self._on_tick,
             Refused: self._on_refused,
+            Halted: self._on_halted,
             Resend: self._on_resend,
             StatesRead: self._on_states_read,
             StatesFlushed: self._on_flushed,
@@ -204,7 +206,7 @@ class IntervalCore:
     def _on_accepted(self, event: Accepted) -> list[Instruction]:
         self.state.output = max(self.state.output, event.watermark)
         self.phase = Phase.SERVING
-        return [*self._checkpoints.copy_segments(), *self._commits.send_all(), *self._receiving.opened()]
+        return [*self._checkpoints.copy_segments(), *self._commits.begin(), *self._receiving.opened()]
 
     def _on_lost(self, event: Deposed | OpenFailed) -> list[Instruction]:
         self.phase = Phase.LOST
@@ -220,14 +222,17 @@ class IntervalCore:
         return self._commits.appended(event.commit)
 
     def _on_acknowledged(self, event: Acknowledged) -> list[Instruction]:
-        self._commits.acknowledged(event.token, event.remaining)
-        return []
+        return self._commits.acknowledged(event.token, event.remaining)
 
     def _on_refused(self, event: Refused) -> list[Instruction]:
         return [GiveUp(event.reason)] if self.state.outbox.get(event.token) is not None else []
 
     def _on_resend(self, event: Resend) -> list[Instruction]:
-        return self._commits.resend(event.tokens, event.refused) if self.phase is Phase.SERVING else []
+        return self._commits.resend(event) if self.phase is Phase.SERVING else []
+
+    def _on_halted(self, event: Halted) -> list[Instruction]:
+        self.state.outbox.halt(event.token)
+        return []
 
     def _on_watermarks(self, event: SenderWatermarks) -> list[Instruction]:
         self.state.inputs.update(event.values)

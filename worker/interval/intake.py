@@ -137,6 +137,32 @@ class Intake:
         self.line.append(Chunk(receipt, indexes))
         return receipt
 
+    def bring_forward(self, chunk: Chunk) -> None:
+        """Put a chunk first in line, behind what its sending computation has sent before for the same keys (G15)."""
+        delivery = chunk.receipt.delivery
+        keys = {delivery.keys[index] for index in chunk.indexes[chunk.cursor :]}
+        before: list[Chunk] = []
+        rest: deque[Chunk] = deque()
+        found = False
+        for one in self.line:
+            if one is chunk:
+                found = True
+                continue
+            other = one.receipt.delivery
+            if found or other.order is None or other.sender.computation != delivery.sender.computation:
+                rest.append(one)
+                continue
+            left = one.indexes[one.cursor :]
+            first = [index for index in left if other.keys[index] in keys]
+            if first:
+                before.append(Chunk(one.receipt, first))
+            if len(first) < len(left):
+                if first:
+                    one.indexes, one.cursor = [index for index in left if other.keys[index] not in keys], 0
+                rest.append(one)
+        self.line.clear()
+        self.line.extend([*before, chunk, *rest])
+
     # Parked keys.
 
     def park(self, key: bytes, wait: Wait) -> ParkedKey:

@@ -3,24 +3,25 @@
 Productions travel in *shipments*: columns of records of one sequence, for one stream, consumer and
 interval of it. The sequence is the interval's own journal; productions that it inherits by a split or merge
 keep the parent's, under which receivers know them. A shipment is kept until every record of it is ACKed;
-whatever goes wrong on the way, it is sent again with the same ids and the same bytes (G9).
+whatever goes wrong on the way, it is sent again with the same ids and the same bytes (G9). The shipments for one
+journal form a *flow*, which keeps them in order (G15).
 """
 
 from __future__ import annotations
 
 import heapq
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from millwheel.core.watermarks import MinTracker
 from millwheel.worker.interval.entry import InheritedRow, ProductionRow
-from millwheel.worker.messages import without
+from millwheel.worker.interval.flows import Flow
+from millwheel.worker.interval.shipments import INDEX_BITS, Shipment
+from millwheel.worker.messages import DeliveryOrder, without
 
 __all__ = ["Outbox", "Shipment"]
-
-_SHIPMENT_RECORDS: Final = 8_192
-_SHIPMENT_BYTES: Final = 1 << 20
-"""A shipment takes no more records once it has so many, or so many bytes: one goes into a message (at most 2 MiB)."""
 
 _STUCK: Final = 64
 """So many of a consumer's oldest records may be stuck, and not keep receivers from forgetting younger ids."""
@@ -28,69 +29,13 @@ _STUCK: Final = 64
 _SIFTED: Final = 1_000
 """Shipments of a consumer that are gone through for those that are stuck."""
 
+_OWN: Final = 1 << 62
+"""The age of the own sequence: all others are older."""
 
-class Shipment:
-    """Records of one stream for one interval of one consumer; ``waiting`` None: none of them is ACKed."""
+_FLOWS: Final = 1_000
+"""Flows of a consumer beyond which the empty ones are dropped: there would be one of every journal that ever was."""
 
-    __slots__ = (
-        "bytes",
-        "consumer",
-        "first",
-        "held",
-        "journal",
-        "keys",
-        "opaque",
-        "positions",
-        "producers",
-        "sent",
-        "sequence",
-        "stream",
-        "timestamps",
-        "token",
-        "values",
-        "waiting",
-    )
-
-    def __init__(self, token: int, consumer: str, stream: str, journal: str, sequence: str) -> None:
-        self.token = token
-        self.sequence = sequence
-        """The parent's journal that numbered its records; empty: the interval's own."""
-        self.consumer = consumer
-        self.stream = stream
-        self.journal = journal
-        self.keys: list[bytes] = []
-        self.values: list[bytes] = []
-        self.timestamps: list[int] = []
-        self.positions: list[int] = []
-        self.producers: list[bytes] = []
-        self.opaque: list[bytes] = []
-        self.waiting: set[int] | None = None
-        self.bytes = 0
-        self.held = 0
-        self.first = 0
-        """The least position that is not ACKed."""
-        self.sent = False
-
-    def indexes(self) -> Iterable[int]:
-        """The records that are not ACKed."""
-        return range(len(self.keys)) if self.waiting is None else sorted(self.waiting)
-
-    def count(self) -> int:
-        """How many records are not ACKed."""
-        return len(self.keys) if self.waiting is None else len(self.waiting)
-
-    def room(self) -> bool:
-        """Whether it may take another record."""
-        return len(self.keys) < _SHIPMENT_RECORDS and self.bytes < _SHIPMENT_BYTES
-
-    def measure(self) -> None:
-        """Find out anew what its records that are not ACKed hold back."""
-        stamps, positions = self.timestamps, self.positions
-        if self.waiting is None:
-            self.held, self.first = min(stamps), positions[0]
-        else:
-            self.held = min(stamps[index] for index in self.waiting)
-            self.first = positions[min(self.waiting)]
+_NO_FLOWS: Final[dict[str, Flow]] = {}
 
 
 class Outbox:
@@ -100,6 +45,10 @@ class Outbox:
     shipment; ``_firsts`` has the first position of every shipment by consumer, and possibly former ones;
     ``mark(consumer)`` never exceeds the position of a record of that consumer that is not ACKed. The last
     two are about the interval's own sequence: nothing is stated about a parent's, which siblings send too.
+
+    Every shipment is in the flow of the journal that has its keys, as far as is known. Whether that is so still is
+    looked at when a flow is made: keys change their journal only to one that there was not before, so no younger
+    production of a key is located before its older ones are regrouped.
     """
 
     def __init__(self, locate: Callable[[str, bytes], str]) -> None:
@@ -111,6 +60,13 @@ class Outbox:
         self._inherited: dict[int, Shipment] = {}
         """Those of parents' sequences."""
         self._firsts: dict[str, list[tuple[int, int]]] = {}
+        self._flows: dict[str, dict[str, Flow]] = {}
+        """By consumer and journal; the journal is empty where nobody has the keys."""
+        self._eager: dict[Flow, None] = {}
+        """Flows that may have something to send."""
+        self._halted: dict[Flow, None] = {}
+        """Flows of which something was refused."""
+        self._uncommitted: list[Shipment] = []
         self.pending = MinTracker()
         self.records = 0
         self.bytes = 0
@@ -131,20 +87,53 @@ class Outbox:
         """The shipment of that token, unless it is ACKed."""
         return self._shipments.get(token)
 
-    def add(self, rows: Iterable[ProductionRow], sequence: str = "") -> list[Shipment]:
-        """Take productions of one sequence in, in increasing positions; returns their shipments, not sent yet."""
+    def unawaited(self, token: int) -> None:
+        """No commit waits for the ACK of that shipment any more."""
+        shipment = self._shipments.get(token)
+        if shipment is not None:
+            shipment.awaited = None
+
+    # Taking productions in.
+
+    def add(self, rows: Iterable[ProductionRow], sequence: str = "", *, committed: bool = True) -> list[Shipment]:
+        """Take productions of one sequence in, in increasing positions; returns their shipments, not sent yet.
+
+        ``committed`` False: they are not to be sent before ``release``.
+        """
+        shipments = self._group(rows, sequence)
+        for one in shipments:
+            self._insert(one)
+            one.committed = committed
+        self._make_way(shipments)
+        for one in shipments:
+            self._enter(one)
+        return shipments
+
+    def _make_way(self, shipments: Iterable[Shipment]) -> None:
+        """Regroup older shipments of the consumers concerned if their keys may have moved."""
+        for consumer, journal in {(one.consumer, one.journal) for one in shipments}:
+            flows = self._flows.get(consumer, _NO_FLOWS)
+            nowhere = flows.get("")
+            if journal not in flows or (journal and nowhere is not None and nowhere.shipments):
+                self._look_for_moves(consumer)
+
+    def _group(self, rows: Iterable[ProductionRow], sequence: str) -> list[Shipment]:
         groups: dict[tuple[str, str, str], Shipment] = {}
-        first = self._next_token
+        made: list[Shipment] = []
         locate = self._locate
+        age, beyond = _age(sequence), 0
         for position, producer, stream, value, timestamp, targets, opaque in rows:
+            if position >= beyond:
+                beyond = (position >> INDEX_BITS) + 1 << INDEX_BITS
+                _close_commit(groups)
             for consumer, key in targets:
                 group = (consumer, stream, locate(consumer, key))
                 shipment = groups.get(group)
                 if shipment is None or not shipment.room():
-                    if shipment is not None:
-                        self._insert(shipment)
                     shipment = groups[group] = Shipment(self._next_token, consumer, stream, group[2], sequence)
+                    shipment.order = age, position
                     self._next_token += 1
+                    made.append(shipment)
                 shipment.bytes += len(value) + len(key)
                 shipment.keys.append(key)
                 shipment.values.append(value)
@@ -153,27 +142,180 @@ class Outbox:
                 shipment.producers.append(producer)
                 if opaque:
                     shipment.opaque.append(opaque)
-        for shipment in groups.values():
-            self._insert(shipment)
-        return [self._shipments[token] for token in range(first, self._next_token)]
+        return made
 
     def _insert(self, shipment: Shipment) -> None:
         shipment.measure()
+        self._list(shipment)
+        self.pending.add(shipment.held)
+        self.records += len(shipment.keys)
+        self.bytes += shipment.bytes
+
+    def _list(self, shipment: Shipment) -> None:
         self._shipments[shipment.token] = shipment
         if shipment.sequence:
             self._inherited[shipment.token] = shipment
         else:
             self._by_consumer.setdefault(shipment.consumer, {})[shipment.token] = shipment
             self._note_first(shipment)
-        self.pending.add(shipment.held)
-        self.records += len(shipment.keys)
+
+    def release(self) -> None:
+        """What was taken in before its commit was in the journal may be sent."""
+        released, self._uncommitted = self._uncommitted, []
+        for shipment in released:
+            shipment.committed = True
+            shipment.flow.waiting.append(shipment)
+            self._eager[shipment.flow] = None
+
+    # Flows.
+
+    def _enter(self, shipment: Shipment) -> None:
+        """Put a shipment at the end of the flow of its journal."""
+        flows = self._flows.setdefault(shipment.consumer, {})
+        flow = flows.get(shipment.journal)
+        if flow is None:
+            flow = flows[shipment.journal] = Flow(shipment.consumer, shipment.journal)
+        shipment.flow = flow
+        flow.shipments[shipment] = None
+        if shipment.committed:
+            flow.waiting.append(shipment)
+            self._eager[flow] = None
+        else:
+            self._uncommitted.append(shipment)
+
+    def _look_for_moves(self, consumer: str) -> None:
+        """Regroup what waits for journals that do not have its keys any more, before anything younger joins a flow."""
+        flows = self._flows.get(consumer)
+        if not flows:
+            return
+        if len(flows) > _FLOWS:
+            self._forget_empty(flows)
+        gone = [flow for flow in flows.values() if flow.shipments and self._moved(flow)]
+        if gone:
+            self._regroup(consumer, gone)
+
+    def _moved(self, flow: Flow) -> bool:
+        """A journal's keys go elsewhere all at once: one of them says it of all. Keys of no journal go one by one."""
+        if flow.journal:
+            one = next(iter(flow.shipments))
+            return self._locate(flow.consumer, one.keys[0]) != flow.journal
+        return any(self._locate(flow.consumer, one.keys[i]) for one in flow.shipments for i in one.indexes())
+
+    def _regroup(self, consumer: str, gone: Iterable[Flow]) -> None:
+        """Have what was due to these flows go to the journals that have its keys now, oldest first."""
+        flows = self._flows[consumer]
+        moving: list[Shipment] = []
+        for flow in gone:
+            moving += flow.shipments
+            del flows[flow.journal]
+            self._eager.pop(flow, None)
+            self._halted.pop(flow, None)
+        uncommitted = list(self._uncommitted)
+        replaced: dict[Shipment, list[Shipment]] = {}
+        for shipment in sorted(moving, key=lambda one: one.order):
+            replaced[shipment] = self._replace(shipment, self.rows_of(shipment))
+        self._uncommitted = [one for shipment in uncommitted for one in replaced.get(shipment, [shipment])]
+        for flow in {one.flow: None for fresh in replaced.values() for one in fresh}:
+            flow.begin()
+            self._eager[flow] = None
+
+    def _forget_empty(self, flows: dict[str, Flow]) -> None:
+        """Drop flows in which nothing is. One that is made again begins again, as it may when all was ACKed."""
+        for journal in [journal for journal, flow in flows.items() if not flow.shipments]:
+            flow = flows.pop(journal)
+            self._halted.pop(flow, None)
+            self._eager.pop(flow, None)
+
+    def _replace(self, shipment: Shipment, rows: Iterable[ProductionRow]) -> list[Shipment]:
+        """Have shipments with these of its rows, by who owns their keys now, take the place of a shipment."""
+        fresh = self._group(list(rows), shipment.sequence)
+        self.records -= shipment.count()
+        self._remove(shipment)
+        for one in fresh:
+            self._insert(one)
+            self._enter_for(shipment, one)
+        return fresh
+
+    def _enter_for(self, shipment: Shipment, fresh: Shipment) -> None:
+        """``fresh`` stands for a part of ``shipment``."""
+        fresh.committed, fresh.awaited = shipment.committed, shipment.awaited
+        if fresh.awaited is not None:
+            fresh.awaited.add(fresh.token)
+        self._enter(fresh)
+
+    def take_ready(self) -> list[tuple[Shipment, DeliveryOrder]]:
+        """What is to be sent now, in order, each under a token that it was not sent under before."""
+        found: list[tuple[Shipment, DeliveryOrder]] = []
+        eager, self._eager = self._eager, {}
+        for flow in eager:
+            if taken := flow.next_round():
+                last = flow.last
+                for shipment, _ in taken:
+                    if shipment.used or shipment.token <= last:
+                        self._renew(shipment)
+                    last, shipment.used = shipment.token, True
+                found += flow.orders(taken)
+        return found
+
+    def _renew(self, shipment: Shipment) -> None:
+        """Give the shipment another token. What receivers say of the one before is not about this sending."""
+        before = shipment.token
+        del self._shipments[before]
+        (self._inherited if shipment.sequence else self._by_consumer[shipment.consumer]).pop(before)
+        self.bytes -= shipment.bytes
+        shipment.compact()
         self.bytes += shipment.bytes
+        shipment.token = self._next_token
+        self._next_token += 1
+        self._list(shipment)
+        if shipment.awaited is not None:
+            shipment.awaited.discard(before)
+            shipment.awaited.add(shipment.token)
+
+    def halt(self, token: int) -> None:
+        """That sending was refused: send nothing more behind it until it is sent again."""
+        shipment = self._shipments.get(token)
+        if shipment is not None and shipment.sent:
+            shipment.flow.halted = token
+            self._halted[shipment.flow] = None
+
+    def refuse(self, token: int, full: bool) -> None:
+        """That sending was refused, or lost, and ``go_on`` is due. ``full``: for want of room, and nothing else."""
+        shipment = self._shipments.get(token)
+        if shipment is not None and shipment.sent:
+            shipment.flow.refuse(shipment, full)
+            self._halted[shipment.flow] = None
+
+    def go_on(self) -> None:
+        """Have the flows of which something was refused go on, to wherever their keys live now."""
+        for flow in [one for one in self._halted if one.refused]:
+            if flow not in self._halted:
+                continue  # it was regrouped with another
+            del self._halted[flow]
+            if flow.shipments and self._moved(flow):
+                self._look_for_moves(flow.consumer)
+                continue
+            flow.go_on()
+            self._eager[flow] = None
+
+    def begin_all(self) -> None:
+        """Send everything that may be sent again."""
+        self._halted.clear()
+        for consumer in list(self._flows):
+            self._look_for_moves(consumer)
+            for flow in self._flows[consumer].values():
+                flow.begin()
+                self._eager[flow] = None
+
+    # What receivers say.
 
     def acknowledged(self, token: int, remaining: Sequence[int]) -> Shipment | None:
         """All of the shipment but ``remaining`` is ACKed; returns the shipment if it was not known to be so before."""
         shipment = self._shipments.get(token)
         if shipment is None:
             return None
+        if shipment.flow.answered(token):
+            self._eager[shipment.flow] = None
         if not remaining:
             self.records -= shipment.count()
             self._remove(shipment)
@@ -209,6 +351,9 @@ class Outbox:
     def _remove(self, shipment: Shipment) -> None:
         self.pending.remove(shipment.held)
         self.bytes -= shipment.bytes
+        shipment.flow.shipments.pop(shipment, None)
+        if shipment.awaited is not None:
+            shipment.awaited.discard(shipment.token)
         del self._shipments[shipment.token]
         if shipment.sequence:
             del self._inherited[shipment.token]
@@ -251,32 +396,23 @@ class Outbox:
             stuck.extend(shipment.positions[index] for index in shipment.indexes())
         return beyond, sorted(position for position in stuck if position < beyond)
 
-    def rerouted(self, shipment: Shipment) -> list[Shipment]:
-        """The shipment's records that are not ACKed, grouped anew by who owns their keys now.
+    def divided(self, shipment: Shipment, indexes: Iterable[int]) -> None:
+        """Send the records of these indexes again that are not ACKed. They are copies: the receiver has the first ones.
 
-        A shipment of which a part is ACKed goes under a new token, so that what receivers say of a
-        token's indexes is always about the same records.
+        So they follow what was sent last, and hold nothing up.
         """
-        if shipment.waiting is None and all(
-            self._locate(shipment.consumer, shipment.keys[i]) == shipment.journal for i in shipment.indexes()
-        ):
-            return [shipment]
-        rows = list(self.rows_of(shipment))
-        self.records -= shipment.count()
-        self._remove(shipment)
-        return self.add(rows, shipment.sequence)
-
-    def divided(self, shipment: Shipment, indexes: Iterable[int]) -> list[Shipment] | None:
-        """The records of these indexes that are not ACKed, as shipments of their own by who owns their keys now.
-
-        None if these are all that is left of the shipment: then it is not divided.
-        """
-        left = set(shipment.indexes())
+        flow, left = shipment.flow, set(shipment.indexes())
+        if flow.answered(shipment.token):
+            self._eager[flow] = None
         part = left.intersection(indexes)
         if part == left:
-            return None
+            if shipment.sent:
+                shipment.sent = False
+                flow.waiting.append(shipment)
+                self._eager[flow] = None
+            return
         if not part:
-            return []
+            return
         rows = list(self.rows_of(shipment, sorted(part)))
         waiting = shipment.waiting = left - part
         # In other lists, for a delivery has these; and what an index means must stay.
@@ -286,7 +422,12 @@ class Outbox:
         self.bytes += shipment.bytes
         self.records -= len(part)
         self._measure_again(shipment)
-        return self.add(rows, shipment.sequence)
+        fresh = self._group(rows, shipment.sequence)
+        for one in fresh:
+            self._insert(one)
+        self._make_way(fresh)
+        for one in fresh:
+            self._enter_for(shipment, one)
 
     @staticmethod
     def rows_of(shipment: Shipment, indexes: Iterable[int] | None = None) -> Iterator[ProductionRow]:
@@ -313,3 +454,20 @@ class Outbox:
         rows = [(one.sequence, row) for one in self._inherited.values() for row in self.rows_of(one)]
         rows.sort(key=lambda row: (row[0], row[1][0]))
         return rows
+
+
+def _age(sequence: str) -> int:
+    """A place among sequences that rises from parents to children: the number that their names end in."""
+    if not sequence:
+        return _OWN
+    number = re.search(r"\d+$", sequence)
+    return int(number[0]) if number else 0
+
+
+def _close_commit(groups: dict[tuple[str, str, str], Shipment]) -> None:
+    """The next commit begins: what one journal got of the last one in several shipments is complete."""
+    if len(groups) < 2:
+        return
+    several = Counter((consumer, journal) for consumer, _, journal in groups)
+    for group in [group for group in groups if several[group[0], group[2]] > 1]:
+        del groups[group]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.arrivals import Admission
 from millwheel.worker.dedup import Verdict
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.judging import Judging, column_problem, refusal
@@ -43,9 +44,14 @@ class Receiving(Judging):
         for watermark in (delivery.sender.watermark, delivery.sender.heard):
             if watermark is not None and watermark > self.state.heard:
                 self.state.heard = watermark
+        out: list[Instruction] = []
+        self._arrivals.arrived(delivery, out)
+        return out
+
+    def _take_in(self, delivery: Delivery, out: list[Instruction]) -> Admission:
         if not self.state.program.options.exactly_once:
-            return self._admit(delivery, None, range(len(delivery.keys)), ())
-        return self._judge(delivery)
+            return self._admit(delivery, None, range(len(delivery.keys)), (), out)
+        return self._judge(delivery, out)
 
     def _keep_waiting(self, delivery: Delivery) -> list[Instruction]:
         """The interval is being opened. What fits waits for that: to be sent again would take longer."""
@@ -75,30 +81,44 @@ class Receiving(Judging):
         return None
 
     def _admit(
-        self, delivery: Delivery, verdict: Verdict | None, fresh: Sequence[int], waiting: Sequence[int]
-    ) -> list[Instruction]:
-        out: list[Instruction] = []
-        excluded = list(waiting)
-        state = self.state
-        intake, settings = state.intake, state.settings
-        full = intake.records >= settings.queue_records or intake.bytes >= settings.queue_bytes
-        if full and delivery.stream not in state.config.feedback:
-            # What holds the watermark back is always admitted: its sender's broadcast value waits for it.
-            bound = state.inputs.value
-            ahead = [index for index in fresh if delivery.timestamps[index] > bound]
-            if ahead:
-                if verdict is not None:
-                    state.dedup.abandon(verdict, ahead)
-                refused = set(ahead)
-                fresh = [index for index in fresh if index not in refused]
-                excluded += ahead
-        if excluded:
-            out.append(refusal(delivery, "intake is full, or a copy is being processed", sorted(excluded)))
+        self,
+        delivery: Delivery,
+        verdict: Verdict | None,
+        fresh: Sequence[int],
+        waiting: Sequence[int],
+        out: list[Instruction],
+    ) -> Admission:
+        excluded = sorted(waiting)
+        ahead = self._ahead(delivery, fresh)
+        if ahead:
+            if verdict is not None:
+                self.state.dedup.abandon(verdict, ahead)
+            if delivery.order is not None:
+                out.append(refusal(delivery, "intake is full"))
+                return Admission.REFUSED
+            refused = set(ahead)
+            fresh = [index for index in fresh if index not in refused]
+            excluded = sorted([*excluded, *ahead])
+        self._answer_taken(delivery, excluded, bool(fresh), "intake is full, or a copy is being processed", out)
         if fresh:
-            intake.admit(delivery, verdict, fresh).excluded = excluded
-        elif len(excluded) < len(delivery.keys):
-            out.append(Acknowledge(delivery, _ACKED, excluded))
-        return out
+            self.state.intake.admit(delivery, verdict, fresh).excluded = excluded
+        return Admission.TAKEN
+
+    def _ahead(self, delivery: Delivery, fresh: Sequence[int]) -> Sequence[int]:
+        """The fresh records for which there is no room.
+
+        What holds the watermark back is always admitted: its sender's broadcast value waits for it. Where the sender
+        keeps an order, so is what comes before that.
+        """
+        state = self.state
+        intake, settings, feedback = state.intake, state.settings, state.config.feedback
+        full = intake.records >= settings.queue_records or intake.bytes >= settings.queue_bytes
+        if not full or delivery.stream in feedback:
+            return ()
+        bound, order = state.inputs.value, delivery.order
+        if order is None:
+            return [index for index in fresh if delivery.timestamps[index] > bound]
+        return () if order.pending <= bound or not feedback.isdisjoint(order.streams) else fresh
 
     def collect(self, event: SenderWatermarks) -> None:
         """Broadcast values let ids go that nobody will send again."""

@@ -93,7 +93,8 @@ class Runner:
     def run_line(self, ahead_allowed: bool) -> None:
         """Run chunks until the line is empty or the batch full.
 
-        With ``ahead_allowed`` False (something is over its bound) only what holds the watermark back is run.
+        With ``ahead_allowed`` False (something is over its bound) only what holds the watermark back is run, and what
+        the same senders' keys have produced before it for the same keys (G15).
         """
         intake = self.state.intake
         line = intake.line
@@ -111,13 +112,20 @@ class Runner:
                 return
 
     def _holding(self) -> Chunk | None:
-        """A chunk in line that holds the watermark back, or closes a cycle, which would else wait for itself."""
+        """A chunk in line that holds the watermark back, or closes a cycle, which would else wait for itself.
+
+        What has to run before it comes first.
+        """
         state = self.state
-        chunk = min(state.intake.line, key=lambda one: one.receipt.held)
-        if chunk.receipt.held <= state.inputs.value:
+        line = state.intake.line
+        chunk: Chunk | None = min(line, key=lambda one: one.receipt.held)
+        if chunk is not None and chunk.receipt.held > state.inputs.value:
+            feedback = state.config.feedback
+            chunk = next((one for one in line if one.receipt.delivery.stream in feedback), None)
+        if chunk is None or chunk.receipt.delivery.order is None:
             return chunk
-        feedback = state.config.feedback
-        return next((one for one in state.intake.line if one.receipt.delivery.stream in feedback), None)
+        state.intake.bring_forward(chunk)
+        return line[0]
 
     def _room(self, receipt: Receipt) -> int:
         """How many records of a delivery may be run before the bounds are looked at again; at least one."""

@@ -14,8 +14,8 @@ from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.causal import causal_id
 from millwheel.worker.interval.entry import FORMAT, Entry, ProductionRow, TimerRow
 from millwheel.worker.interval.intake import Receipt
-from millwheel.worker.interval.outbox import Shipment
 from millwheel.worker.interval.runner import Batch
+from millwheel.worker.interval.shipments import Shipment
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState, effective_hold
 
 __all__ = ["Sealed", "Sealer"]
@@ -181,7 +181,7 @@ class Sealer:
             [],
             (records, duplicates, late, len(batch.dead)),
         )
-        return entry, state.outbox.add(productions)
+        return entry, state.outbox.add(productions, committed=not state.program.options.strong)
 
     def _late(self, receipt: Receipt, indexes: list[int]) -> int:
         """How many were late. A record that was not when it ran is not now: it has held the watermark since."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from millwheel.core.keys import KeyInterval
 from millwheel.core.limits import MAX_ENTRY_BYTES
@@ -22,14 +21,11 @@ from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.intake import Intake
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.sampling import KeySample
+from millwheel.worker.interval.shipments import INDEX_BITS
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import Parent
 
 __all__ = ["INDEX_BITS", "Counts", "IntervalConfig", "IntervalState", "Settings", "effective_hold"]
-
-INDEX_BITS: Final = 24
-"""A production's position is commit << INDEX_BITS | index. A commit has room for 2^24 productions: MAX_PRODUCTIONS of
-one key, and what batch_bytes lets other keys make. There are 2^39 commits: 17 years at a thousand a second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Final
 
 from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.arrivals import Admission
 from millwheel.worker.dedup import Verdict
 from millwheel.worker.judging import Judging, column_problem, refusal
 from millwheel.worker.log.segments import RECORD_OVERHEAD, records_size
@@ -37,31 +38,44 @@ class LogReceiving(Judging):
             return [Acknowledge(delivery, _INVALID, (), problem)]
         if not delivery.keys:
             return [Acknowledge(delivery, _ACKED)]
-        return self._judge(delivery)
+        out: list[Instruction] = []
+        self._arrivals.arrived(delivery, out)
+        return out
 
     def _admit(
-        self, delivery: Delivery, verdict: Verdict | None, fresh: Sequence[int], waiting: Sequence[int]
-    ) -> list[Instruction]:
+        self,
+        delivery: Delivery,
+        verdict: Verdict | None,
+        fresh: Sequence[int],
+        waiting: Sequence[int],
+        out: list[Instruction],
+    ) -> Admission:
         assert verdict is not None, "a log always checks for duplicates"
-        out: list[Instruction] = []
-        excluded = list(waiting)
+        excluded = sorted(waiting)
         why = "a copy is being committed"
         if (limit := self._limit(delivery)) is not None:
             bound, reason = limit
-            ahead = [index for index in fresh if delivery.timestamps[index] > bound]
+            ahead = self._ahead(delivery, fresh, bound)
             if ahead:
                 self.state.dedup.abandon(verdict, ahead)
+                if delivery.order is not None:
+                    out.append(refusal(delivery, reason))
+                    return Admission.REFUSED
                 refused = set(ahead)
                 fresh = [index for index in fresh if index not in refused]
-                excluded += ahead
+                excluded = sorted([*excluded, *ahead])
                 why = reason
-        if excluded:
-            out.append(refusal(delivery, why, sorted(excluded)))
+        self._answer_taken(delivery, excluded, bool(fresh), why, out)
         if fresh:
-            self._put(Receipt(delivery, sorted(excluded)), verdict, fresh)
-        elif len(excluded) < len(delivery.keys):
-            out.append(Acknowledge(delivery, _ACKED, sorted(excluded)))
-        return out
+            self._put(Receipt(delivery, excluded), verdict, fresh)
+        return Admission.TAKEN
+
+    @staticmethod
+    def _ahead(delivery: Delivery, fresh: Sequence[int], bound: int) -> Sequence[int]:
+        """The fresh records that are above the bound. Where the sender keeps an order it is all of them, or none."""
+        if delivery.order is not None:
+            return fresh if delivery.order.pending > bound else ()
+        return [index for index in fresh if delivery.timestamps[index] > bound]
 
     def _limit(self, delivery: Delivery) -> tuple[int, str] | None:
         """A bound above which timestamps are refused, and why; None while there is room.

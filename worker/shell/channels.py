@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.messages import Acknowledged, Refused, Resend
+from millwheel.worker.messages import Acknowledged, Halted, Refused, Resend
 from millwheel.worker.shell.host import CoreHost
 
 __all__ = ["Channel", "LocalChannel", "answer"]
@@ -39,6 +39,8 @@ class LocalChannel:
         self._loop = asyncio.get_running_loop()
         self._refused: dict[int, set[int] | None] = {}
         """What is to be sent again, by batch: the records of these indexes, or all (None)."""
+        self._full: set[int] = set()
+        """Those of the batches that were refused for want of room."""
         self._delay = _RESEND_FIRST
         self._timer: asyncio.TimerHandle | None = None
         self._tell_at = 0.0
@@ -52,17 +54,24 @@ class LocalChannel:
         self._delay = _RESEND_FIRST
         self._host.post(Acknowledged(token, remaining))
 
-    def later(self, token: int, why: str = "", indexes: Sequence[int] = ()) -> None:
+    def later(self, token: int, why: str = "", indexes: Sequence[int] = (), *, full: bool = False) -> None:
         """Have the batch, or these records of it, sent again, together with others that were refused meanwhile.
 
-        ``why``: what the receiver said, which the log is told once in a while if it goes on.
+        ``why``: what the receiver said, which the log is told once in a while if it goes on. ``full``: there was no
+        room for the batch, and nothing else was wrong.
         """
+        if not indexes:
+            self._host.post(Halted(token))
         if not self._refused:
             self._timer = self._loop.call_later(self._delay * random.uniform(0.5, 1.5), self._resend)
             if why and self._delay >= _RESEND_LAST and self._loop.time() >= self._tell_at:
                 self._tell_at = self._loop.time() + _TELL_SECONDS
                 log.warning("journal %s: its deliveries are refused, and sent again: %s", self._host.journal, why)
             self._delay = min(self._delay * 2, _RESEND_LAST)
+        if full and token not in self._refused:
+            self._full.add(token)
+        elif not full:
+            self._full.discard(token)
         before = self._refused.get(token, set())
         self._refused[token] = None if not indexes or before is None else before.union(indexes)
 
@@ -77,7 +86,8 @@ class LocalChannel:
         self._timer = None
         refused, self._refused = self._refused, {}
         parts = {token: indexes for token, indexes in refused.items() if indexes is not None}
-        self._host.post(Resend(sorted(refused), parts))
+        full, self._full = self._full, set()
+        self._host.post(Resend(sorted(refused), parts, full))
 
 
 def answer(
@@ -97,4 +107,4 @@ def answer(
         if outcome == DeliveryOutcome.DELIVERY_OUTCOME_INVALID:
             log.warning("journal %s: a batch was refused as invalid, and is sent again: %s", host.journal, message)
         full = outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
-        channel.later(token, message, remaining if full else ())
+        channel.later(token, message, remaining if full else (), full=full and not remaining)

@@ -50,7 +50,7 @@ class PeerConnection:
         try:
             self._queue.put_nowait(encode_delivery(delivery, token))
         except asyncio.QueueFull:
-            channel.later(delivery.token)
+            channel.later(delivery.token, full=True)
             return
         self._senders[token] = (channel, delivery.token)
         self._owed.add(token, len(delivery.keys))

@@ -7,7 +7,7 @@ from typing import Any
 from millwheel.core.keys import KeyInterval
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.worker.dedup import BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender, split_ids
-from millwheel.worker.messages import Delivery
+from millwheel.worker.messages import Delivery, DeliveryOrder
 
 __all__ = ["decode_delivery", "encode_delivery"]
 
@@ -33,6 +33,10 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
         request.sender.watermark_us = sender.watermark
     if sender.heard is not None:
         request.sender.heard_us = sender.heard
+    if (order := delivery.order) is not None:
+        request.order.number, request.order.after, request.order.pending_us = order.number, order.after, order.pending
+        request.order.streams.extend(order.streams)
+        request.order.asks = order.asks
     ids = delivery.ids
     if isinstance(ids, PositionIds):
         request.positions.sequence = ids.sequence
@@ -70,6 +74,7 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
         list(request.timestamps_us),
         request.token,
         channel,
+        _decode_order(request),
     )
     given = len(ids.positions) if isinstance(ids, PositionIds) else len(ids.ids)
     if not count == len(delivery.values) == len(delivery.timestamps) == given:
@@ -78,6 +83,15 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
             f"{len(delivery.timestamps)} timestamps, {given} ids"
         )
     return delivery
+
+
+def _decode_order(request: wire.DeliverRequest) -> DeliveryOrder | None:
+    if not request.HasField("order"):
+        return None
+    order = request.order
+    if not order.after < order.number:
+        raise ValueError(f"delivery {order.number} is to follow {order.after}: numbers rise")
+    return DeliveryOrder(order.number, order.after, order.pending_us, tuple(order.streams), order.asks)
 
 
 def _decode_ids(request: wire.DeliverRequest) -> DeliveryIds:

@@ -37,6 +37,8 @@ class _DeliveryOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Deliv
     """The sender's sequencer is old, or its sequence is retired: stop sending."""
     DELIVERY_OUTCOME_INVALID: _DeliveryOutcome.ValueType  # 5
     """The records themselves are at fault (over a limit, outside the interval): never resend as they are."""
+    DELIVERY_OUTCOME_OUT_OF_ORDER: _DeliveryOutcome.ValueType  # 6
+    """What the batch has to follow was not taken here: send everything that is not ACKed again, from the oldest on."""
 
 class DeliveryOutcome(_DeliveryOutcome, metaclass=_DeliveryOutcomeEnumTypeWrapper): ...
 
@@ -51,6 +53,8 @@ DELIVERY_OUTCOME_REFUSED_SEQUENCER: DeliveryOutcome.ValueType  # 4
 """The sender's sequencer is old, or its sequence is retired: stop sending."""
 DELIVERY_OUTCOME_INVALID: DeliveryOutcome.ValueType  # 5
 """The records themselves are at fault (over a limit, outside the interval): never resend as they are."""
+DELIVERY_OUTCOME_OUT_OF_ORDER: DeliveryOutcome.ValueType  # 6
+"""What the batch has to follow was not taken here: send everything that is not ACKed again, from the oldest on."""
 Global___DeliveryOutcome: _TypeAlias = DeliveryOutcome  # noqa: Y015
 
 class _RecordFault:
@@ -91,6 +95,7 @@ class DeliverRequest(_message.Message):
     POSITIONS_FIELD_NUMBER: _builtins.int
     OPAQUE_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     """The sender's number for this batch on this call; the ACK carries it."""
     consumer: _builtins.str
@@ -113,6 +118,10 @@ class DeliverRequest(_message.Message):
     def opaque(self) -> Global___OpaqueIds: ...
     @_builtins.property
     def batch(self) -> Global___BatchIds: ...
+    @_builtins.property
+    def order(self) -> Global___DeliveryOrder:
+        """Where the batch stands among all that an interval sends to the journal; absent from injectors, which keep no order."""
+
     def __init__(
         self,
         *,
@@ -127,16 +136,57 @@ class DeliverRequest(_message.Message):
         positions: Global___PositionIds | None = ...,
         opaque: Global___OpaqueIds | None = ...,
         batch: Global___BatchIds | None = ...,
+        order: Global___DeliveryOrder | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "ids", b"ids", "opaque", b"opaque", "positions", b"positions", "sender", b"sender"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "ids", b"ids", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "opaque", b"opaque", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_ids: _TypeAlias = _typing.Literal["positions", "opaque", "batch"]  # noqa: Y015
     _WhichOneofArgType_ids: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_ids) -> _WhichOneofReturnType_ids | None: ...
 
 Global___DeliverRequest: _TypeAlias = DeliverRequest  # noqa: Y015
+
+@_typing.final
+class DeliveryOrder(_message.Message):
+    """The order of what one interval sends to one journal. A receiver takes a batch only right after the one that it names."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    PENDING_US_FIELD_NUMBER: _builtins.int
+    STREAMS_FIELD_NUMBER: _builtins.int
+    ASKS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The number of this sending: it rises with every sending under one sequencer."""
+    after: _builtins.int
+    """The number that the receiver must have taken before; 0: this is the oldest batch that is not ACKed, and needs none."""
+    pending_us: _builtins.int
+    """The least timestamp of this batch, and of all that wait behind it at the sender."""
+    asks: _builtins.bool
+    """The sender waits with the next ones until it hears that this one was taken (ACKED, with the indexes not ACKed yet)."""
+    @_builtins.property
+    def streams(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The other streams of these."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        after: _builtins.int = ...,
+        pending_us: _builtins.int = ...,
+        streams: _abc.Iterable[_builtins.str] | None = ...,
+        asks: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "asks", b"asks", "number", b"number", "pending_us", b"pending_us", "streams", b"streams"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeliveryOrder: _TypeAlias = DeliveryOrder  # noqa: Y015
 
 @_typing.final
 class Sender(_message.Message):
@@ -285,7 +335,8 @@ class DeliverResponse(_message.Message):
     @_builtins.property
     def indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """With ACKED: record indexes that are not ACKed yet (they follow in a later response of the same token).
-        With REFUSED_FULL: the indexes refused; the others are as if alone.
+        With REFUSED_FULL: the indexes refused; the others are as if alone. None: the whole batch, which has an order, and
+        what was sent behind it; the sender goes on from here.
         """
 
     @_builtins.property

@@ -1,0 +1,147 @@
+"""An interval takes what another sends it in order, whatever has to be looked up, and however full it is (G15)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel.core.keys import ALL_KEYS
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.interval import Settings
+from millwheel.worker.messages import (
+    Acknowledge,
+    CheckSequence,
+    Delivery,
+    DeliveryOrder,
+    SenderWatermarks,
+    SequenceChecked,
+)
+from tests.interval.solo import Solo
+from tests.log.driver import JOURNAL, LOG, SMALL, STREAM, LogDriver
+
+ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+OUT_OF_ORDER = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
+
+
+class Keeps(mw.Computation[tuple[str, str], list[str]]):
+    """Keeps what it gets, and passes it on."""
+
+    def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state.append(record.value[1])
+        ctx.produce("out", record.value[1])
+
+
+def made(
+    number: int, *records: tuple[str, str, int], after: int | None = None, pending: int | None = None, **more: Any
+) -> Delivery:
+    """What the interval u.1.j1 sends as ``number``: (key, what, timestamp) records."""
+    stamps = [stamp for _, _, stamp in records]
+    sequence = more.pop("sequence", "u.1.j1")
+    order = DeliveryOrder(number, number - 1 if after is None else after, min(stamps) if pending is None else pending)
+    return Delivery(
+        "solo.1", "solo.1.j1", "in", Sender("u.1.j1", 3, ALL_KEYS, "u.1"),
+        PositionIds(sequence, 0, [number * 100 + index for index in range(len(records))]),
+        [key.encode() for key, _, _ in records],
+        [msgspec.msgpack.encode((key, what)) for key, what, _ in records],
+        stamps, number, None, order,
+    )  # fmt: skip
+
+
+def kept(solo: Solo, key: str) -> Any:
+    solo.commit_all()
+    cell = solo.state.cells.get(key.encode())
+    return [] if cell is None or not cell.encoded else solo.state.program.state.decode(cell.encoded)
+
+
+def outcomes(solo: Solo) -> list[Any]:
+    return [(one.delivery.token, one.outcome) for one in solo.take(Acknowledge)]
+
+
+def known(solo: Solo, *sequences: str) -> None:
+    """The senders' sequences live."""
+    for check in solo.take(CheckSequence):
+        solo.handle(SequenceChecked(check.sequence, True))
+
+
+def test_g15_what_is_not_looked_up_waits_behind_what_is_6_1_1() -> None:
+    """A child sends what it has inherited under its parent's sequence first, and then its own, which is known."""
+    solo = Solo(Keeps())
+    solo.handle(made(1, ("other", "own", 1)))
+    known(solo)
+    solo.commit_all()
+    solo.handle(made(2, ("key", "inherited", 1), sequence="u.1.j0"))
+    solo.handle(made(3, ("key", "own", 1)))
+    assert kept(solo, "key") == []
+    known(solo)
+    assert kept(solo, "key") == ["inherited", "own"]
+    assert [outcome for _, outcome in outcomes(solo)] == [ACKED] * 3
+
+
+def test_g15_behind_a_delivery_that_is_refused_nothing_is_taken_4_1() -> None:
+    """What holds the watermark was, although there was no room: it overtook what its key had produced before."""
+    solo = Solo(Keeps(), settings=Settings(queue_records=1))
+    solo.watermark(1)
+    solo.handle(made(1, ("key", "a", 500)))
+    known(solo)
+    solo.handle(made(2, ("key", "b", 500)))
+    solo.handle(made(3, ("key", "holds the watermark", 1)))
+    assert outcomes(solo) == [(2, FULL), (3, OUT_OF_ORDER)]
+    solo.handle(made(4, ("key", "b", 500), after=1, pending=1))
+    solo.handle(made(5, ("key", "holds the watermark", 1)))
+    assert kept(solo, "key") == ["a", "b", "holds the watermark"]
+
+
+def test_g8_feedback_is_taken_with_what_stands_before_it_4_5() -> None:
+    """What closes a cycle is always taken: it would else wait for itself. So is what its sender sent before it."""
+    solo = Solo(Keeps(), settings=Settings(queue_records=1))
+    solo.state.config = replace(solo.state.config, feedback=frozenset({"again"}))
+    solo.handle(made(1, ("key", "a", 500)))
+    known(solo)
+    solo.handle(made(2, ("key", "b", 500)))
+    assert outcomes(solo) == [(2, FULL)]
+    late = made(3, ("key", "b", 500), after=1)
+    assert late.order is not None
+    late.order = replace(late.order, streams=("again",))
+    solo.handle(late)
+    assert kept(solo, "key") == ["a", "b"]
+
+
+def test_g15_what_holds_the_watermark_runs_behind_what_its_key_was_sent_before_4_1() -> None:
+    """While the outbox is full only that is run, and what its sender's keys have produced for the same keys before."""
+    solo = Solo(Keeps(), settings=Settings(outbox_records=1))
+    solo.deliver(("other", "fills the outbox", 1))
+    solo.commit_all()
+    solo.handle(made(1, ("key", "older", 500), ("far", "ahead", 500)))
+    known(solo)
+    solo.handle(made(2, ("key", "younger", 100)))
+    solo.watermark(100)
+    assert kept(solo, "key") == ["older", "younger"]
+    assert kept(solo, "far") == []
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_g15_a_log_takes_all_of_a_delivery_or_nothing_4_3(held: bool) -> None:
+    log = LogDriver(SMALL, senders=frozenset({"u.1"}))
+
+    def send(number: int, after: int, pending: int, *stamps: int) -> None:
+        ids = PositionIds("u.1.j1", 0, [number * 100 + index for index in range(len(stamps))])
+        sender, order = Sender("u.1.j1", 3, ALL_KEYS, "u.1"), DeliveryOrder(number, after, pending)
+        values = [b"x" * (850 if number < 3 else 10)] * len(stamps)
+        keys = [b""] * len(stamps)
+        log.handle(Delivery(LOG, JOURNAL, STREAM, sender, ids, keys, values, list(stamps), number, None, order))
+
+    log.handle(SenderWatermarks({"u.1": 400}))
+    send(1, 0, 500, 500)
+    send(2, 1, 500, 500)
+    log.settle()
+    send(3, 2, 400 if held else 450, 500, 450)
+    send(4, 3, 400, 400)
+    log.settle()
+    answers = [(one.delivery.token, one.outcome) for one in log.answers[2:]]
+    assert answers == ([(3, ACKED), (4, ACKED)] if held else [(3, FULL), (4, OUT_OF_ORDER)])

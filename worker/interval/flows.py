@@ -1,0 +1,158 @@
+"""Ordered flows: the order in which one interval's shipments reach one journal (G15).
+
+All shipments that an interval sends to one journal form one *flow*. Each sending of a shipment has a number, and names
+the number that the receiver must have taken before it. A receiver refuses what does not follow. After a refusal the
+flow halts, and goes on later: from the refused shipment, where the receiver refused it for want of room; else from the
+oldest shipment that is not ACKed (docs/decisions/0020-order.md).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from millwheel.core.time import MAX_TIMESTAMP
+from millwheel.worker.interval.shipments import Shipment
+from millwheel.worker.messages import DeliveryOrder
+
+__all__ = ["Flow"]
+
+_FIRST_WINDOW: Final = 1
+"""Shipments that are sent at first after a refusal; twice as many each time that the receiver has taken them."""
+
+
+class Flow:
+    """The shipments for one journal of one consumer.
+
+    Invariants: ``waiting`` has the shipments to be sent next. It has them in their order, but for copies of what the
+    receiver has taken already. A flow that begins (``last`` is 0) sends everything that is not ACKed, oldest first.
+    """
+
+    __slots__ = ("_asked", "_refused", "_window", "consumer", "halted", "journal", "last", "shipments", "waiting")
+
+    def __init__(self, consumer: str, journal: str) -> None:
+        self.consumer = consumer
+        self.journal = journal
+        self.shipments: dict[Shipment, None] = {}
+        """Those that are not ACKed: sent, waiting, or not committed yet."""
+        self.waiting: deque[Shipment] = deque()
+        self.last = 0
+        """The number sent last, which the next one follows; 0: the next one begins."""
+        self.halted = 0
+        """The number that was refused: nothing is sent until the flow goes on. 0: none was."""
+        self._refused: tuple[int, bool] | None = None
+        """The first number that was refused, and whether it was for want of room."""
+        self._window = 0
+        """Shipments that may be sent before the receiver has answered; 0: any number."""
+        self._asked = 0
+        """The number whose answer opens the window."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing can be sent now."""
+        return bool(self.halted or self._asked)
+
+    @property
+    def refused(self) -> bool:
+        """Whether it is known what was refused, or what was refused is of no account any more."""
+        return self._refused is not None or not any(one.sent and one.token == self.halted for one in self.shipments)
+
+    def refuse(self, shipment: Shipment, full: bool) -> None:
+        """The sending of ``shipment`` was refused, or lost. ``full``: for want of room, and nothing else was wrong."""
+        if self._refused is None or shipment.token < self._refused[0]:
+            self._refused = shipment.token, full
+
+    def answered(self, token: int) -> bool:
+        """The receiver has taken that sending; returns whether more can be sent now."""
+        if token != self._asked or not token:
+            return False
+        self._asked = 0
+        self._window *= 2
+        return not self.halted
+
+    def go_on(self) -> None:
+        """Send again what was refused, as its time has come."""
+        refused, self._refused = self._refused, None
+        self.halted = 0
+        if refused is None:
+            return
+        token, full = refused
+        first = next((one for one in self.shipments if one.sent and one.token == token), None)
+        if not full or first is None:
+            self.begin()
+            return
+        again = sorted((one for one in self.shipments if one.sent and one.token >= token), key=_token)
+        for one in again:
+            one.sent = False
+        self.waiting.extendleft(reversed(again))
+        self.last = first.after
+        self._narrow()
+
+    def begin(self) -> None:
+        """Send everything that is not ACKed, from the oldest on."""
+        due = [one for one in self.shipments if one.committed]
+        due.sort(key=_order)
+        again = False
+        for one in due:
+            again = again or one.sent
+            one.sent = False
+        self.waiting = deque(due)
+        self.last, self.halted, self._refused = 0, 0, None
+        self._asked = self._window = 0
+        if again:
+            self._narrow()
+
+    def _narrow(self) -> None:
+        self._asked, self._window = 0, _FIRST_WINDOW
+
+    def next_round(self) -> list[tuple[Shipment, bool]]:
+        """What to send now, in order, each with whether the receiver is to say at once that it has taken it."""
+        waiting, shipments = self.waiting, self.shipments
+        while waiting and (waiting[0] not in shipments or waiting[0].sent):
+            waiting.popleft()
+        if self.blocked or not waiting:
+            return []
+        if not self._window or len(waiting) <= self._window:
+            # Nothing is left behind these: the flow runs freely from here on.
+            self._window = 0
+            taken = [one for one in waiting if one in shipments]
+            waiting.clear()
+            return [(one, False) for one in taken]
+        taken = []
+        while waiting and len(taken) < self._window:
+            one = waiting.popleft()
+            if one in shipments:
+                taken.append(one)
+        last = taken[-1]
+        return [(one, one is last) for one in taken]
+
+    def orders(self, taken: Iterable[tuple[Shipment, bool]]) -> Iterator[tuple[Shipment, DeliveryOrder]]:
+        """Each sending with its place in the flow. The shipments' tokens are their numbers, and rise."""
+        chosen = list(taken)
+        if len(chosen) == 1 and not self.waiting:
+            one = chosen[0][0]
+            one.after, one.sent, self.last = self.last, True, one.token
+            yield one, DeliveryOrder(one.token, one.after, one.held)
+            return
+        behind = [one for one in self.waiting if one in self.shipments]
+        pending = min((one.held for one in behind), default=int(MAX_TIMESTAMP))
+        streams = {one.stream for one in behind}
+        least: list[tuple[int, frozenset[str]]] = []
+        for one, _ in reversed(chosen):
+            pending = min(pending, one.held)
+            least.append((pending, frozenset(streams - {one.stream})))
+            streams.add(one.stream)
+        for (one, asks), (held, others) in zip(chosen, reversed(least), strict=True):
+            one.after, one.sent, self.last = self.last, True, one.token
+            if asks:
+                self._asked = one.token
+            yield one, DeliveryOrder(one.token, one.after, held, tuple(sorted(others)), asks)
+
+
+def _order(shipment: Shipment) -> tuple[int, int]:
+    return shipment.order
+
+
+def _token(shipment: Shipment) -> int:
+    return shipment.token
