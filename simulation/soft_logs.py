@@ -26,8 +26,8 @@ def log_differences(core: LogCore, twin: LogState, store: MemoryStore) -> Iterat
     if (mine.start, mine.end) != (its.start, its.end):
         yield f"offsets {mine.start} to {mine.end} in memory, {its.start} to {its.end} in the store"
         return
-    if state.cursors.durable != twin.cursors.durable:
-        yield f"cursors {state.cursors.durable} in memory, {twin.cursors.durable} in the store"
+    if sorted(state.cursors.facts()) != sorted(twin.cursors.facts()):
+        yield f"cursors {state.cursors.facts()} in memory, {twin.cursors.facts()} in the store"
     if state.journaled_age != twin.age or twin.age > state.age:
         yield f"age {state.journaled_age}, now {state.age}, in memory, {twin.age} in the store"
     if twin.watermark > state.watermark or state.assured > max(twin.watermark, state.assured):

@@ -28,12 +28,14 @@ _CURSOR = "guest"
 def guest(progress: Progress, stream: str) -> Main:
     """Reads a sink now under a cursor, now without, for some seconds each, and has the cursor forgotten now and then.
 
-    What is read is what the sink's subscriber reads at the same offsets. Whoever's cursor is there misses nothing.
+    What is read is what the sink's subscriber reads at the same offsets. Whoever's cursor is there misses nothing. Now
+    and then the cursor is created again while its deletion is on its way, beside appends that are in flight.
     """
 
     async def main(world: World, process: Process) -> None:
         await progress.submitted.wait()
         chance = Random(f"guest {world.plan.seed} {process.life}")
+        again = Random(f"guest again {world.plan.seed} {process.life}")
         while not settled(world, progress, stream):
             cursor = _CURSOR if chance.random() < 0.7 else ""
             try:
@@ -42,6 +44,8 @@ def guest(progress: Progress, stream: str) -> Main:
                 await asyncio.wait_for(_look_in(world, progress, stream, cursor), chance.uniform(0.5, 4.0))
             except (RequestError, TimeoutError) as error:
                 world.history.note(f"has looked: {error}")
+            if again.random() < 0.6:
+                await _created_again(world, progress, stream)
             if chance.random() < 0.3:
                 await _forgotten(world, stream)
             await asyncio.sleep(chance.uniform(0.0, 2.0))
@@ -56,6 +60,7 @@ async def _look_in(world: World, progress: Progress, stream: str, cursor: str) -
         stream, cursor=cursor, start=From.OLDEST, record_type=Item, address=ADDRESS, patience=20.0
     )
     async with subscription:
+        _check_life(world, subscription)
         following = None
         async for batch in subscription:
             if cursor and following is not None and batch.first_offset != following:
@@ -65,6 +70,30 @@ async def _look_in(world: World, progress: Progress, stream: str, cursor: str) -
                 if guests.setdefault(offset, (timestamp, item)) != (timestamp, item):
                     world.violated(f"stream {stream} has two records at offset {offset} for its guest")
             await subscription.ack(batch.next_offset)
+
+
+def _check_life(world: World, subscription: Subscription) -> None:
+    """A cursor answers when it is durable: then its life has a number."""
+    if subscription.cursor and not subscription._life:
+        world.violated(f"stream {subscription.stream}: a cursor answers before its creation is in the journal (G1)")
+
+
+async def _created_again(world: World, progress: Progress, stream: str) -> None:
+    """Have the cursor forgotten, and meanwhile subscribe under its name, several times in succession."""
+    if stream not in progress.promised:
+        return
+    forgetting: asyncio.Task[None] | None = None
+    try:
+        async with asyncio.timeout(2.0):
+            for _ in range(6):
+                async with Subscription(stream, cursor=_CURSOR, start=From.OLDEST, address=ADDRESS) as subscription:
+                    _check_life(world, subscription)
+                    forgetting = forgetting or asyncio.create_task(_forgotten(world, stream))
+    except (RequestError, TimeoutError) as error:
+        world.history.note(f"has looked again: {error}")
+    finally:
+        if forgetting is not None:
+            await forgetting
 
 
 async def _forgotten(world: World, stream: str) -> None:

@@ -121,6 +121,8 @@ class Subscription:
         self._position: int | None = None
         """The offset after the last record received; None before the first response."""
         self._delivered: int | None = None
+        self._life = 0
+        """The life of the cursor that the position is of. A cursor may be deleted and created again between two calls."""
         self._acked = 0
         self._durable = 0
         self._ended = False
@@ -180,6 +182,7 @@ class Subscription:
         start.subscriber_id = self._id
         if self._position is not None:
             start.resume_offset = self._position
+            start.cursor_life = self._life
         requests = [wire.SubscribeRequest(start=start)]
         if self._acked > self._durable:
             requests.append(_ack(self._acked))
@@ -187,6 +190,7 @@ class Subscription:
 
     def _take(self, response: wire.SubscribeResponse) -> None:
         self._durable = max(self._durable, response.acked_offset)
+        self._life = response.cursor_life
         first, known = response.first_offset, self._position
         values, timestamps = list(response.values), list(response.timestamps_us)
         if known is not None and first < known:

@@ -110,12 +110,34 @@ def cursors_unjournaled() -> None:
     def make(news: Any) -> Any:
         def early(self: Subscribers, session: Any) -> tuple[int, int, int]:
             watermark, following, acked = news(self, session)
-            heard = self.state.cursors.heard(session.cursor) if session.cursor else 0
+            heard = session.cursor.newest if session.cursor is not None else 0
             return watermark, following, max(acked, heard)
 
         return early
 
     replace(Subscribers, "_news", make)
+
+
+@mutation(
+    "G1",
+    "a cursor that is created again is another one, whatever is in flight for the old",
+    seeds=10,
+    test="tests/log/test_cursor_model.py::test_g1_a_cursor_created_again_keeps_nothing_of_the_old_4_3",
+    why="a cursor must be deleted and created again while one append is in flight",
+)
+def cursors_by_name() -> None:
+    """A cursor counts as durable while the journal has any of its name, and begins where that one was."""
+
+    def by_name(self: Subscribers, session: Any) -> bool:
+        cursors, cursor = self.state.cursors, session.cursor
+        old = cursors._durable.get(cursor.name)
+        if old is None or cursors._news.get(cursor.name) is cursor:
+            return False
+        session.ready = True
+        session.position = max(cursor.newest, old.acked or 0, session.resume or 0)
+        return True
+
+    replace(Subscribers, "_make_ready", lambda _: by_name)
 
 
 @mutation(

@@ -72,7 +72,7 @@ class LogCheckpointer:
             state.watermark,
             state.age,
             records.end,
-            list(state.cursors.durable.items()),
+            state.cursors.facts(),
             [segment.facts for segment in records.closed],
             (counts.records, counts.duplicates, counts.late),
         )

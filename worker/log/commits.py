@@ -160,7 +160,7 @@ class LogCommits:
         state.records.apply(sealed.entry, commit)
         state.counts.add(sealed.entry.counts)
         state.dedup.committed(sealed.delta)
-        for asker in state.cursors.committed().askers:
+        for asker in state.cursors.committed(commit).askers:
             out.append(Answer(asker, []))
         for piece in sealed.pieces:
             if state.intake.settle(piece):

@@ -256,7 +256,7 @@ class LogCore:
     def _on_delete(self, event: DeleteCursor) -> list[LogInstruction]:
         if self.phase is not Phase.SERVING:
             return [Answer(event.asker, [], self._unavailable())]
-        if not self.state.cursors.exists(event.cursor):
+        if self.state.cursors.find(event.cursor) is None:
             message = f"stream {self.state.config.stream!r} has no cursor {event.cursor!r}"
             remedy = "list them with `millwheel stream cursors list`"
             return [Answer(event.asker, [], RequestError(FailureCode.NOT_FOUND, message, remedy))]

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from millwheel.store.contract import CorruptValueError
+from millwheel.worker.log.cursors import CursorFacts
 
 __all__ = ["FORMAT", "LogEntry", "LogMeta", "SegmentBlob", "SegmentFacts", "decode", "encode", "row_key"]
 
@@ -37,7 +38,8 @@ class LogEntry(msgspec.Struct, array_like=True, frozen=True):
     start: int
     """The oldest offset kept from this commit on."""
     cursors: list[tuple[str, int]]
-    """Cursors and their ACKed offsets, new and moved; applied after ``deleted``."""
+    """Cursors and their ACKed offsets, new and moved; applied after ``deleted``. The entry that creates a cursor gives
+    its life a number: that of the commit."""
     deleted: list[str]
     ids: list[Any]
     """The consumed records' ids, as the dedup puts them."""
@@ -52,7 +54,7 @@ class LogMeta(msgspec.Struct, array_like=True, frozen=True):
     watermark: int
     age: int
     end: int
-    cursors: list[tuple[str, int]]
+    cursors: list[CursorFacts]
     segments: list[SegmentFacts]
     counts: tuple[int, int, int]
 

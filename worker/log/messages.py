@@ -44,7 +44,8 @@ class Start(Enum):
 class Subscribe:
     """A subscriber has come. ``cursor`` empty: a tail, that keeps nothing.
 
-    ``resume``: everything below it was received before (the call is a continuation); None for a beginning.
+    ``resume``: everything below it was received before (the call is a continuation); None for a beginning. It holds
+    for one ``life`` of the cursor, as a Publish named it; 0 for any.
     ``name`` is the same on every call of one subscriber, so that one that was taken over does not take its cursor back.
     ``window``: records sent beyond the cursor's last ACK, at most; a tail is bounded by its fetches alone.
     """
@@ -55,6 +56,7 @@ class Subscribe:
     window: int
     resume: int | None = None
     name: str = ""
+    life: int = 0
 
 
 @dataclass(slots=True)
@@ -106,7 +108,8 @@ class Publish:
     """One response: the records ``first .. next - 1``, all committed on disk. Columns of equal length, maybe empty.
 
     ``watermark``: every record with a smaller timestamp is at a smaller offset than ``next``, late ones aside;
-    MAX_TIMESTAMP only where nothing is left. ``acked`` is the cursor's durable ACK (0 for a tail).
+    MAX_TIMESTAMP only where nothing is left. ``acked`` is the cursor's durable ACK, and ``life``
+    the number of its life (0 for a tail).
     """
 
     subscriber: Any
@@ -116,6 +119,7 @@ class Publish:
     watermark: int
     next: int
     acked: int
+    life: int = 0
 
 
 @dataclass(slots=True)

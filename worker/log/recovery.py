@@ -54,7 +54,7 @@ def _restore_meta(state: LogState, meta: LogMeta) -> None:
     state.watermark, state.age = meta.watermark, meta.age
     state.journaled_age = meta.age
     state.records.restore(meta.segments, meta.end)
-    state.cursors.durable = dict(meta.cursors)
+    state.cursors.restore(meta.cursors)
     state.counts.add(meta.counts)
 
 
@@ -67,10 +67,7 @@ def _apply(state: LogState, number: int, entry: LogEntry, where: str) -> None:
     state.watermark = max(state.watermark, entry.watermark)
     state.age = state.journaled_age = entry.age
     state.records.apply(entry, number, replayed=True)
-    durable = state.cursors.durable
-    for name in entry.deleted:
-        durable.pop(name, None)
-    durable.update(entry.cursors)
+    state.cursors.replay(number, entry.deleted, entry.cursors)
     if entry.ids:
         state.dedup.replay(IdDelta.from_wire(entry.ids))
     state.counts.add(entry.counts)

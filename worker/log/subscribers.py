@@ -13,6 +13,7 @@ from typing import Any, Final
 from millwheel.core.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.store.contract import CorruptValueError, StateRow
+from millwheel.worker.log.cursors import Cursor
 from millwheel.worker.log.entry import SegmentBlob, decode, row_key
 from millwheel.worker.log.messages import AckOffset, EndSubscription, Fetch, LogInstruction, Publish, Start, Subscribe
 from millwheel.worker.log.segments import Segment
@@ -32,9 +33,10 @@ class _Session:
 
     __slots__ = ("credit", "cursor", "position", "ready", "resume", "subscriber", "told", "window")
 
-    def __init__(self, subscriber: Any, cursor: str, window: int, resume: int | None) -> None:
+    def __init__(self, subscriber: Any, cursor: Cursor | None, window: int, resume: int | None) -> None:
         self.subscriber = subscriber
         self.cursor = cursor
+        """The life that it reads by; None for a tail."""
         self.window = window
         self.resume = resume
         self.position = 0
@@ -69,16 +71,19 @@ class Subscribers:
         end = state.records.end
         if event.resume is not None and event.resume > end:
             return [EndSubscription(event.subscriber, self._beyond(event.resume))]
+        cursor = state.cursors.find(event.cursor) if event.cursor else None
+        if event.life and (cursor is None or cursor.life != event.life):
+            return [EndSubscription(event.subscriber, self._deleted(event.cursor))]
         if event.cursor and not self._enter(event.cursor, event.name):
             return [EndSubscription(event.subscriber, self._taken_over(event.cursor))]
-        session = _Session(event.subscriber, event.cursor, event.window or state.settings.window, event.resume)
-        if event.cursor:
+        if event.cursor and cursor is None:
+            cursor = state.cursors.create(event.cursor, event.start)
+        session = _Session(event.subscriber, cursor, event.window or state.settings.window, event.resume)
+        if cursor is not None:
             former = self._by_cursor.get(event.cursor)
             if former is not None:
                 out.append(self._end(former, self._taken_over(event.cursor)))
             self._by_cursor[event.cursor] = session
-            if not state.cursors.exists(event.cursor):
-                state.cursors.create(event.cursor, event.start)
         else:
             session.ready = True
             begin = state.records.start if event.start is Start.OLDEST else end
@@ -99,8 +104,10 @@ class Subscribers:
     def unsubscribe(self, subscriber: Any) -> None:
         """The subscriber has gone."""
         session = self._sessions.pop(id(subscriber), None)
-        if session is not None and self._by_cursor.get(session.cursor) is session:
-            del self._by_cursor[session.cursor]
+        if session is None or session.cursor is None:
+            return
+        if self._by_cursor.get(session.cursor.name) is session:
+            del self._by_cursor[session.cursor.name]
 
     def _end(self, session: _Session, error: RequestError) -> EndSubscription:
         self.unsubscribe(session.subscriber)
@@ -112,12 +119,15 @@ class Subscribers:
         self._names.pop(name, None)
         if session is None:
             return []
-        message = f"cursor {name!r} of stream {self.state.config.stream!r} was deleted"
-        return [self._end(session, RequestError(FailureCode.NOT_FOUND, message, reason="CURSOR_DELETED"))]
+        return [self._end(session, self._deleted(name))]
 
     def end_all(self, error: RequestError) -> list[LogInstruction]:
         """Nobody is served any more."""
         return [self._end(session, error) for session in list(self._sessions.values())]
+
+    def _deleted(self, cursor: str) -> RequestError:
+        message = f"cursor {cursor!r} of stream {self.state.config.stream!r} was deleted"
+        return RequestError(FailureCode.NOT_FOUND, message, reason="CURSOR_DELETED")
 
     def _taken_over(self, cursor: str) -> RequestError:
         return RequestError(
@@ -146,7 +156,7 @@ class Subscribers:
     def ack(self, event: AckOffset) -> list[LogInstruction]:
         """The subscriber is done with everything below an offset. A tail keeps nothing, and says nothing by it."""
         session = self._sessions.get(id(event.subscriber))
-        if session is None or not session.cursor:
+        if session is None or session.cursor is None:
             return []
         if event.below > self.state.records.end:
             return [self._end(session, self._beyond(event.below))]
@@ -167,11 +177,11 @@ class Subscribers:
             self._wanted = []
 
     def _make_ready(self, session: _Session) -> bool:
-        cursors = self.state.cursors
-        if not cursors.settled(session.cursor):
+        """Invariant: nothing is sent by a cursor before the creation of this very life of it is in the journal."""
+        if session.cursor is None or not session.cursor.is_durable:
             return False
         session.ready = True
-        session.position = max(cursors.heard(session.cursor), session.resume or 0)
+        session.position = max(session.cursor.newest, session.resume or 0)
         return True
 
     def _serve(self, session: _Session, out: list[LogInstruction]) -> None:
@@ -179,8 +189,8 @@ class Subscribers:
         while session.credit:
             session.position = max(session.position, records.start)
             limit = records.end
-            if session.cursor:
-                limit = min(limit, self.state.cursors.heard(session.cursor) + session.window)
+            if session.cursor is not None:
+                limit = min(limit, session.cursor.newest + session.window)
             if session.position >= limit:
                 self._serve_news(session, out)
                 return
@@ -202,7 +212,8 @@ class Subscribers:
     def _response(self, session: _Session, first: int, values: list[bytes], timestamps: list[int]) -> Publish:
         watermark, following, acked = session.told = self._news(session)
         session.credit -= 1
-        return Publish(session.subscriber, first, values, timestamps, watermark, following, acked)
+        life = session.cursor.life if session.cursor is not None else 0
+        return Publish(session.subscriber, first, values, timestamps, watermark, following, acked, life)
 
     def _serve_news(self, session: _Session, out: list[LogInstruction]) -> None:
         """Nothing to read: say so when the watermark has moved or an ACK has become durable."""
@@ -210,7 +221,7 @@ class Subscribers:
             out.append(self._response(session, session.position, [], []))
 
     def _news(self, session: _Session) -> tuple[int, int, int]:
-        acked = self.state.cursors.durable.get(session.cursor, 0) if session.cursor else 0
+        acked = session.cursor.acked or 0 if session.cursor is not None else 0
         return self._watermark_at(session.position), session.position, acked
 
     def _watermark_at(self, offset: int) -> int:

@@ -122,7 +122,8 @@ class LogService(SubscriptionServiceServicer):
             call = _Call(start.stream)
             self._calls[call] = None
             resume = start.resume_offset if start.HasField("resume_offset") else None
-            host.post(Subscribe(call, start.cursor, _begin_of(start), start.window, resume, start.subscriber_id))
+            begin, window, life = _begin_of(start), start.window, start.cursor_life
+            host.post(Subscribe(call, start.cursor, begin, window, resume, start.subscriber_id, life))
             host.post(Fetch(call, _RESPONSES_AHEAD))
             reader = asyncio.get_running_loop().create_task(_read_acks(request_iterator, host, call))
             while True:
@@ -239,6 +240,7 @@ def _response(publish: Publish) -> wire.SubscribeResponse:
         watermark_us=publish.watermark,
         next_offset=publish.next,
         acked_offset=publish.acked,
+        cursor_life=publish.life,
     )
 
 

@@ -74,6 +74,7 @@ class SubscribeStart(_message.Message):
     WINDOW_FIELD_NUMBER: _builtins.int
     RESUME_OFFSET_FIELD_NUMBER: _builtins.int
     SUBSCRIBER_ID_FIELD_NUMBER: _builtins.int
+    CURSOR_LIFE_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     cursor: _builtins.str
     """The cursor; empty: a tail without one, that keeps nothing."""
@@ -85,6 +86,10 @@ class SubscribeStart(_message.Message):
     """The call goes on where a broken one was: everything below this offset was received, and is not sent again."""
     subscriber_id: _builtins.str
     """Chosen by the subscriber, the same on each of its calls: one whose cursor another has taken over does not get it back."""
+    cursor_life: _builtins.int
+    """The life of the cursor that resume_offset is of, from the broken call's responses; 0 for any. The call ends with
+    CURSOR_DELETED if the cursor was deleted since, be there another of its name or not.
+    """
     def __init__(
         self,
         *,
@@ -94,10 +99,11 @@ class SubscribeStart(_message.Message):
         window: _builtins.int = ...,
         resume_offset: _builtins.int | None = ...,
         subscriber_id: _builtins.str = ...,
+        cursor_life: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "resume_offset", b"resume_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "begin", b"begin", "cursor", b"cursor", "resume_offset", b"resume_offset", "stream", b"stream", "subscriber_id", b"subscriber_id", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "begin", b"begin", "cursor", b"cursor", "cursor_life", b"cursor_life", "resume_offset", b"resume_offset", "stream", b"stream", "subscriber_id", b"subscriber_id", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__resume_offset: _TypeAlias = _typing.Literal["resume_offset"]  # noqa: Y015
     _WhichOneofArgType__resume_offset: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset"]  # noqa: Y015
@@ -135,6 +141,7 @@ class SubscribeResponse(_message.Message):
     WATERMARK_US_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     ACKED_OFFSET_FIELD_NUMBER: _builtins.int
+    CURSOR_LIFE_FIELD_NUMBER: _builtins.int
     first_offset: _builtins.int
     """Offsets are consecutive from first_offset. Empty columns: only the watermark moved."""
     watermark_us: _builtins.int
@@ -144,6 +151,8 @@ class SubscribeResponse(_message.Message):
     next_offset: _builtins.int
     acked_offset: _builtins.int
     """The cursor's ACK as the journal has it: everything below is never sent again, to anybody. 0 for a tail."""
+    cursor_life: _builtins.int
+    """Which life of the cursor this is: a cursor that is deleted and created again has another one. 0 for a tail."""
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     @_builtins.property
@@ -157,10 +166,11 @@ class SubscribeResponse(_message.Message):
         watermark_us: _builtins.int = ...,
         next_offset: _builtins.int = ...,
         acked_offset: _builtins.int = ...,
+        cursor_life: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_offset", b"acked_offset", "first_offset", b"first_offset", "next_offset", b"next_offset", "timestamps_us", b"timestamps_us", "values", b"values", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_offset", b"acked_offset", "cursor_life", b"cursor_life", "first_offset", b"first_offset", "next_offset", b"next_offset", "timestamps_us", b"timestamps_us", "values", b"values", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,17 @@ from tests.components import cassandra
 from tests.patience import patience
 from tests.store.cassandra.conftest import OpenStore
 from tests.store.cassandra.owner import append_for_certain, until_available
+
+
+@pytest.fixture(autouse=True)
+def mended() -> Iterator[None]:
+    """Whatever a test does to the node is made good after it: the node is shared by all tests."""
+    (node,) = cassandra().nodes
+    try:
+        yield
+    finally:
+        node.resume()
+        node.start()
 
 
 class _Owner:
