@@ -7,11 +7,14 @@ import traceback
 import pytest
 
 from tests.patience import patience
+from tests.servers import stop_servers_with_their_loops
 
 # pytest parses the source of what failed. In some releases of CPython (3.11.7 is one) that ends with "AST constructor
 # recursion depth mismatch" if another thread parses, too, and the whole run with it. Threads of the Cassandra driver do
 # when they log an error: tracebacks parse each line, to underline the part of it that raised. They do without.
 setattr(traceback, "_extract_caret_anchors_from_line_segment", lambda _: None)  # noqa: B010  # its name is private
+
+stop_servers_with_their_loops()
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,8 +1,8 @@
 """A plugin of pytest's that has each test fail in its middle: what it has opened then must not harm another test.
 
-``python -m pytest -p tests.cut_short --cut-short SEED PATH`` raises an exception at a line of each test. The seed draws
-the line. A test that ends by that exception counts as an expected failure. All else is an error: of the test's own fixtures as
-they are taken down, or of a test after it that finds what was left behind (a coroutine that was never awaited, say).
+``python -m pytest -p tests.cut_short --cut-short SEED PATH`` raises an exception in each test, at a line that SEED
+draws. A test that ends by that exception counts as an expected failure. All else is an error: of the test's own
+fixtures as they are taken down, or of a test after it that finds what was left behind.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Subscription:
         """The offset after the last record received; None before the first response."""
         self._delivered: int | None = None
         self._life = 0
-        """The life of the cursor that the position is of. A cursor may be deleted and created again between two calls."""
+        """The life of the cursor that the position is of. Between two calls another may have come."""
         self._acked = 0
         self._durable = 0
         self._ended = False

@@ -105,6 +105,8 @@ class Rocks:
         self._readers = 0
         self._closing = False
         self._failure: str | None = None
+        self.unsynced = True
+        """Whether something may have been written since the last sync. It belongs to the thread that writes."""
         self._database: Rdict | None = None
         self._states: Rdict | None = None
         self._family: ColumnFamily | None = None
@@ -126,11 +128,13 @@ class Rocks:
 
     def write(self, batch: Batch) -> None:
         """Apply ``batch``: it survives this process from now on, and the machine from the next :meth:`sync` on."""
+        self.unsynced = True
         self._guarded(lambda database: database.write(batch.raw))
 
     def sync(self) -> None:
         """Make all earlier writes survive a loss of power. Other threads run meanwhile (``write`` lets none run)."""
         self._guarded(lambda database: database.flush_wal(True))
+        self.unsynced = False
 
     def recover(self) -> bool:
         """Open anew after a failed write, if that is possible now; whether that was done.
@@ -147,6 +151,7 @@ class Rocks:
         self._shut()
         self._open()
         self._failure = None
+        self.unsynced = True
         return True
 
     def close(self) -> None:

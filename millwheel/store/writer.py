@@ -220,16 +220,17 @@ class StoreThread:
         try:
             self._recover()
             batch = Batch(self._rocks)
-            sync = False
             for call in group:
-                sync |= _stage(call, batch) and call.sync
+                _stage(call, batch)
             if batch:
                 self._rocks.write(batch)
-                if sync:
-                    began = time.perf_counter()
-                    self._rocks.sync()
-                    if timed is not None:
-                        timed(time.perf_counter() - began)
+            # Invariant: an answer that waits for the disk rests on nothing that is not there. A head that is read, or
+            # that refuses a call, may be of an earlier group that was not synced.
+            if self._rocks.unsynced and any(call.sync for call in group):
+                began = time.perf_counter()
+                self._rocks.sync()
+                if timed is not None:
+                    timed(time.perf_counter() - began)
         except Exception as error:
             self._stale = True
             for call in group:
@@ -275,15 +276,13 @@ class StoreThread:
             self._stale = False
 
 
-def _stage(call: _Call, batch: Batch) -> bool:
-    """Stage one call of a group; whether it did without an error."""
+def _stage(call: _Call, batch: Batch) -> None:
+    """Stage one call of a group."""
     assert call.stage is not None
     try:
         call.answer = call.stage(batch)
     except Exception as error:
         call.error = error
-        return False
-    return True
 
 
 def _answer(calls: list[_Call], error: Exception | None, resolve: Callable[[list[_Call]], None]) -> None:

@@ -19,6 +19,7 @@ from millwheel.sdk.errors import UsageError
 from tests.injectors import injected_shop as sample
 from tests.injectors.conftest import Submit
 from tests.injectors.test_with_server import ORDERS, TIMES, check_once, everything
+from tests.patience import patience
 
 
 def work(address: str) -> None:
@@ -68,5 +69,5 @@ def test_an_injector_is_refused_after_a_fork(tmp_path: Path) -> None:
     injector = BlockingInjector("127.0.0.1:1", "orders")
     process = multiprocessing.get_context("fork").Process(target=use_after_fork, args=(injector, tmp_path / "told"))
     process.start()
-    process.join(20)
+    process.join(patience(20))
     assert "fork" in (tmp_path / "told").read_text()

@@ -13,6 +13,7 @@ from rocksdict import Options, Rdict
 
 from millwheel.store.contract import JournalExistsError, StoreError
 from millwheel.store.database import EmbeddedDatabase
+from tests.patience import patience
 
 HOLDER = """
 import asyncio, sys
@@ -71,7 +72,7 @@ async def test_a_database_held_by_another_process_names_its_holder(tmp_path: Pat
             await EmbeddedDatabase.open(path)
         holder.stdin.write("\n")
         holder.stdin.close()
-        assert holder.wait(20) == 0
+        assert holder.wait(patience(20)) == 0
     await create(path)
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from millwheel.store import layout
 from millwheel.store.contract import (
     Append,
+    JournalHead,
+    PartId,
     SequencerRefusedError,
     StateRow,
     StoreError,
@@ -29,6 +33,8 @@ class WatchedRocks(Rocks):
 
     writes = 0
     syncs = 0
+    synced = 0
+    """How many writes there were at the last sync."""
     fail_before = False
     fail_after = False
 
@@ -44,6 +50,7 @@ class WatchedRocks(Rocks):
     def sync(self) -> None:
         self.syncs += 1
         super().sync()
+        self.synced = self.writes
 
     def recover(self) -> bool:
         if self.fail_before or self.fail_after:
@@ -244,3 +251,90 @@ async def test_a_cancelled_caller_harms_nobody(opened: Opened) -> None:
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [result is None for result in results] == [True, True, False, True, True]
     assert (await opened.store.read_head("j")).commit == 5
+
+
+async def test_g1_a_head_that_is_read_is_on_disk_before_it_is_told_6_2(opened: Opened) -> None:
+    """A takeover acts on it. A head of appends without a sync was told while a loss of power could still undo it."""
+    store, rocks = opened.store, opened.rocks
+    await store.append("j", entry(1, sync=False))
+    assert rocks.syncs == 0
+    assert (await store.read_head("j")).commit == 1
+    assert rocks.syncs == 1
+    await store.read_head("j")
+    assert rocks.syncs == 1, "nothing was written since"
+
+
+async def test_g2_what_refuses_a_call_is_on_disk_before_it_is_told_6_1_2(opened: Opened) -> None:
+    """A repetition that is refused with the caller's own commit counts as done."""
+    store, rocks = opened.store, opened.rocks
+    await store.append("j", entry(1, sync=False))
+    with pytest.raises(SequencerRefusedError):
+        await store.append("j", entry(1))
+    assert rocks.syncs == 1
+    await store.append("j", entry(2, sync=False))
+    with pytest.raises(SequencerRefusedError):
+        await store.fence("j", 4)
+    assert rocks.syncs == 2
+
+
+CALLS = st.sampled_from(["append", "repeat", "head", "fence", "old fence", "part", "rows", "delete entries"])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=st.lists(st.lists(st.tuples(CALLS, st.booleans()), min_size=1, max_size=4), max_size=12))
+def test_g1_no_answer_that_waits_for_a_sync_rests_on_less_6_1_1(
+    tmp_path_factory: pytest.TempPathFactory, calls: list[list[tuple[str, bool]]]
+) -> None:
+    """Calls at once, each of which waits for the disk or not: the last one's answer comes when all are synced."""
+    run_groups(tmp_path_factory.mktemp("groups"), calls)
+
+
+def made(store: EmbeddedStore, head: JournalHead, group: list[tuple[str, bool]]) -> list[Awaitable[object]]:
+    """The calls of a group, in the order in which the store gets them."""
+    sequencer, commit = head.sequencer, head.commit
+    work: list[Awaitable[object]] = []
+    for kind, sync in group:
+        commit += kind == "append"
+        sequencer += kind == "fence"
+        work.append(call(store, kind, Append(sequencer, commit, 0, (), b"", sync)))
+    return work
+
+
+def call(store: EmbeddedStore, kind: str, at: Append) -> Awaitable[object]:
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "append": lambda: store.append("j", at),
+        "repeat": lambda: store.append("j", at),
+        "head": lambda: store.read_head("j"),
+        "fence": lambda: store.fence("j", at.sequencer),
+        "old fence": lambda: store.fence("j", 1),
+        "part": lambda: store.write_part("j", PartId("p", 5, at.commit), b""),
+        "rows": lambda: store.write_states("c", "j", at.sequencer, [StateRow(b"k", at.commit, b"")]),
+        "delete entries": lambda: store.delete_entries("j", 1),
+    }
+    return calls[kind]()
+
+
+def run_groups(path: Path, groups: list[list[tuple[str, bool]]]) -> None:
+    async def main() -> None:
+        directory = DatabaseDirectory(path / "db")
+        rocks = WatchedRocks(directory)
+        thread = StoreThread(rocks)
+
+        def close() -> None:
+            thread.close()
+            rocks.close()
+
+        store = EmbeddedStore(rocks, thread, close)
+        try:
+            await store.create_journal("j")
+            await store.fence("j", 5)
+            for group in groups:
+                await asyncio.gather(*made(store, await store.read_head("j"), group), return_exceptions=True)
+                kind, sync = group[-1]
+                if kind != "delete entries" and (sync or kind not in ("append", "repeat")):
+                    assert rocks.synced == rocks.writes, group
+        finally:
+            await store.close()
+            directory.release()
+
+    asyncio.run(main())

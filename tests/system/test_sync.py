@@ -65,7 +65,7 @@ async def test_g1_a_result_is_synced_between_its_append_and_its_delivery_6_1_1(t
         await submit_source(server, "words", REVERSED)
         await speak(server, MARKER[::-1])
         assert await read(server, "seen", Seen, 1) == [Seen(MARKER, 1)]
-        await server.stop(20)
+        await server.stop()
     finally:
         await server.close()
     seen = sorted(calls(trace.read_text(errors="replace")), key=lambda call: call.start)

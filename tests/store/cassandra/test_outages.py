@@ -66,7 +66,7 @@ class _Owner:
     async def _until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(patience(60)):
             while not holds():
-                assert not self._task.done(), await self._task
+                assert not self._task.done(), repr(self._task)
                 await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
