@@ -243,6 +243,42 @@ def test_a_cursor_deleted_and_created_again_at_once_begins_anew() -> None:
     assert driver.core.state.cursors.durable == {"c": 0}
 
 
+def test_g1_a_cursor_created_again_while_an_append_is_in_flight_is_another_4_3() -> None:
+    """It counted as durable while the journal had the old one, and began at the old one's place."""
+    driver = LogDriver()
+    fill(driver, 0, 2)
+    reader = driver.subscribe("c")
+    driver.settle()
+    driver.handle(AckOffset(reader, 2))
+    driver.pass_time(60_000)
+    driver.settle()
+    driver.deliver(numbered(2, 1))
+    driver.handle(DeleteCursor("asker", "c"))
+    again = driver.subscribe("c")
+    driver.step()
+    assert again.published == [], "its creation is in flight"
+    driver.settle()
+    assert again.offsets == [0, 1, 2]
+    assert again.published[0].life > reader.published[0].life
+
+
+def test_g1_a_broken_call_does_not_go_on_in_another_life_of_its_cursor_4_3() -> None:
+    """A subscriber that came back after its cursor was deleted and created again went on where the old one had been."""
+    driver = LogDriver()
+    fill(driver, 0, 3)
+    reader = driver.subscribe("c")
+    driver.settle()
+    life = reader.published[0].life
+    driver.handle(Unsubscribe(reader))
+    driver.handle(DeleteCursor("asker", "c"))
+    driver.subscribe("c")
+    driver.settle()
+    back = Reader()
+    driver.handle(Subscribe(back, "c", Start.OLDEST, 10, resume=3, life=life))
+    assert back.error is not None
+    assert back.error.reason == "CURSOR_DELETED"
+
+
 # What is kept.
 
 

@@ -1,0 +1,59 @@
+"""A test that fails leaves nothing behind that another one stumbles over."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.house.tree import ROOT
+from tests.patience import SLOWNESS, patience
+
+PROGRAM: Final = """
+import asyncio, gc
+import pytest
+from millwheel.rpc.server import bind, create_server
+
+servers = []
+
+async def test_fails_in_its_middle():
+    server = create_server()
+    servers.append(server)
+    bind(server)
+    await server.start()
+    waiting = asyncio.create_task(asyncio.Event().wait())
+    assert waiting.done()
+
+@pytest.mark.timeout(10)
+async def test_comes_after_it():
+    servers.clear()
+    gc.collect()
+    await asyncio.sleep(0)
+"""
+
+
+def test_a_failed_test_that_left_a_server_open_fails_alone(tmp_path: Path) -> None:
+    """The server was collected in another test, which failed for it, or waited for ever."""
+    program = tmp_path / "test_program.py"
+    program.write_text(PROGRAM)
+    options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", *options, str(program), "--tb=short"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+        check=False,
+    )
+    assert "1 failed, 1 passed" in done.stdout, done.stdout[-3_000:] + done.stderr[-1_000:]
+
+
+def test_time_limits_of_tests_are_multiplied_by_one_factor(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("timeout") is not None:
+        pytest.skip("--timeout is taken as it is")
+    marker = request.node.get_closest_marker("timeout")
+    assert marker is not None
+    assert marker.args[0] == float(request.config.getini("timeout")) * SLOWNESS
