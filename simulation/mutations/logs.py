@@ -122,7 +122,7 @@ def cursors_unjournaled() -> None:
     "G1",
     "a cursor that is created again is another one, whatever is in flight for the old",
     seeds=10,
-    test="tests/log/test_cursor_model.py::test_g1_a_cursor_created_again_keeps_nothing_of_the_old_4_3",
+    test="tests/log/test_log_subscribers.py::test_g1_a_cursor_created_again_while_an_append_is_in_flight_is_another_4_3",
     why="a cursor must be deleted and created again while one append is in flight",
 )
 def cursors_by_name() -> None:
