@@ -120,3 +120,15 @@ def holding_ones_overtake() -> None:
         return forward
 
     replace(Intake, "bring_forward", make)
+
+
+@mutation(
+    "G15",
+    "parts of a divided shipment are put together when everything is sent again",
+    test="tests/interval/test_production_order.py"
+    "::test_g15_parts_of_a_divided_batch_are_put_together_when_all_is_sent_again_4_1",
+    why="a receiver must have copies of a part, take the rest, and be lost: 1 of 700 seeds",
+)
+def divided_stay_apart() -> None:
+    """They are sent again one after the other, by their first positions."""
+    replace(Flow, "interleaved", lambda _: lambda self: [])

@@ -246,6 +246,20 @@ def test_g15_a_refusal_has_what_follows_wait_and_go_on_from_there_4_1() -> None:
     assert len(pair.outbox.take_ready()) == 2, "twice as many, as the first was taken"
 
 
+def test_g15_parts_of_a_divided_batch_are_put_together_when_all_is_sent_again_4_1() -> None:
+    """A receiver had copies of some records, and took the others. Its successor was sent the younger ones first."""
+    outbox = Outbox(lambda consumer, key: "j")
+    outbox.add([row(position << INDEX_BITS, "a") for position in range(6)])
+    ((one, _),) = outbox.take_ready()
+    outbox.divided(one, [0, 2, 3])
+    ((part, _),) = outbox.take_ready()
+    outbox.refuse(part.token, full=False)
+    outbox.go_on()
+    ((whole, order),) = outbox.take_ready()
+    assert ([position >> INDEX_BITS for position in whole.positions], order.after) == (list(range(6)), 0)
+    assert (outbox.records, len(outbox)) == (6, 1)
+
+
 def test_g8_a_delivery_says_what_waits_behind_it_4_5() -> None:
     outbox = Outbox(lambda consumer, key: "j")
     outbox.add([row(1 << INDEX_BITS, "a", stamp=90)])

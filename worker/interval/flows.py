@@ -29,7 +29,18 @@ class Flow:
     receiver has taken already. A flow that begins (``last`` is 0) sends everything that is not ACKed, oldest first.
     """
 
-    __slots__ = ("_asked", "_refused", "_window", "consumer", "halted", "journal", "last", "shipments", "waiting")
+    __slots__ = (
+        "_asked",
+        "_refused",
+        "_window",
+        "consumer",
+        "divided",
+        "halted",
+        "journal",
+        "last",
+        "shipments",
+        "waiting",
+    )
 
     def __init__(self, consumer: str, journal: str) -> None:
         self.consumer = consumer
@@ -41,6 +52,8 @@ class Flow:
         """The number sent last, which the next one follows; 0: the next one begins."""
         self.halted = 0
         """The number that was refused: nothing is sent until the flow goes on. 0: none was."""
+        self.divided = False
+        """Whether shipments were divided since it began: positions of their parts may interleave."""
         self._refused: tuple[int, bool] | None = None
         """The first number that was refused, and whether it was for want of room."""
         self._window = 0
@@ -71,23 +84,40 @@ class Flow:
         self._window *= 2
         return not self.halted
 
-    def go_on(self) -> None:
-        """Send again what was refused, as its time has come."""
+    def go_on(self) -> bool:
+        """Send again what was refused, as its time has come; returns whether the flow has to begin again for that."""
         refused, self._refused = self._refused, None
         self.halted = 0
         if refused is None:
-            return
+            return False
         token, full = refused
         first = next((one for one in self.shipments if one.sent and one.token == token), None)
         if not full or first is None:
-            self.begin()
-            return
+            return True
         again = sorted((one for one in self.shipments if one.sent and one.token >= token), key=_token)
         for one in again:
             one.sent = False
         self.waiting.extendleft(reversed(again))
         self.last = first.after
         self._narrow()
+        return False
+
+    def interleaved(self) -> list[list[Shipment]]:
+        """Shipments of one sequence and stream whose positions interleave, together."""
+        found: list[list[Shipment]] = []
+        self.divided = False
+        parts: dict[tuple[str, str], list[Shipment]] = {}
+        for one in self.shipments:
+            parts.setdefault((one.sequence, one.stream), []).append(one)
+        for same in parts.values():
+            same.sort(key=_order)
+            newest = -1
+            for one in same:
+                if one.first > newest:
+                    found.append([])
+                found[-1].append(one)
+                newest = max(newest, one.newest())
+        return [cluster for cluster in found if len(cluster) > 1]
 
     def begin(self) -> None:
         """Send everything that is not ACKed, from the oldest on."""
@@ -151,7 +181,7 @@ class Flow:
 
 
 def _order(shipment: Shipment) -> tuple[int, int]:
-    return shipment.order
+    return shipment.age, shipment.first
 
 
 def _token(shipment: Shipment) -> int:

@@ -131,7 +131,7 @@ class Outbox:
                 shipment = groups.get(group)
                 if shipment is None or not shipment.room():
                     shipment = groups[group] = Shipment(self._next_token, consumer, stream, group[2], sequence)
-                    shipment.order = age, position
+                    shipment.age = age
                     self._next_token += 1
                     made.append(shipment)
                 shipment.bytes += len(value) + len(key)
@@ -201,7 +201,7 @@ class Outbox:
             return self._locate(flow.consumer, one.keys[0]) != flow.journal
         return any(self._locate(flow.consumer, one.keys[i]) for one in flow.shipments for i in one.indexes())
 
-    def _regroup(self, consumer: str, gone: Iterable[Flow]) -> None:
+    def _regroup(self, consumer: str, gone: Sequence[Flow]) -> None:
         """Have what was due to these flows go to the journals that have its keys now, oldest first."""
         flows = self._flows[consumer]
         moving: list[Shipment] = []
@@ -212,12 +212,13 @@ class Outbox:
             self._halted.pop(flow, None)
         uncommitted = list(self._uncommitted)
         replaced: dict[Shipment, list[Shipment]] = {}
-        for shipment in sorted(moving, key=lambda one: one.order):
+        for shipment in sorted(moving, key=lambda one: (one.age, one.first)):
             replaced[shipment] = self._replace(shipment, self.rows_of(shipment))
         self._uncommitted = [one for shipment in uncommitted for one in replaced.get(shipment, [shipment])]
+        divided = any(flow.divided for flow in gone)
         for flow in {one.flow: None for fresh in replaced.values() for one in fresh}:
-            flow.begin()
-            self._eager[flow] = None
+            flow.divided = flow.divided or divided
+            self._begin(flow)
 
     def _forget_empty(self, flows: dict[str, Flow]) -> None:
         """Drop flows in which nothing is. One that is made again begins again, as it may when all was ACKed."""
@@ -295,7 +296,8 @@ class Outbox:
             if flow.shipments and self._moved(flow):
                 self._look_for_moves(flow.consumer)
                 continue
-            flow.go_on()
+            if flow.go_on():
+                self._begin(flow)
             self._eager[flow] = None
 
     def begin_all(self) -> None:
@@ -303,9 +305,27 @@ class Outbox:
         self._halted.clear()
         for consumer in list(self._flows):
             self._look_for_moves(consumer)
-            for flow in self._flows[consumer].values():
-                flow.begin()
-                self._eager[flow] = None
+            for flow in list(self._flows[consumer].values()):
+                self._begin(flow)
+
+    def _begin(self, flow: Flow) -> None:
+        """Have a flow send everything again. What was divided is put together first, so that positions rise."""
+        if flow.divided:
+            for cluster in flow.interleaved():
+                self._join(cluster)
+        flow.begin()
+        self._eager[flow] = None
+
+    def _join(self, shipments: Sequence[Shipment]) -> None:
+        """Put parts of one shipment together."""
+        first = shipments[0]
+        rows = sorted((row for one in shipments for row in self.rows_of(one)), key=lambda row: row[0])
+        for one in shipments:
+            self.records -= one.count()
+            self._remove(one)
+        for one in self._group(rows, first.sequence):
+            self._insert(one)
+            self._enter_for(first, one)
 
     # What receivers say.
 
@@ -413,6 +433,7 @@ class Outbox:
             return
         if not part:
             return
+        flow.divided = True
         rows = list(self.rows_of(shipment, sorted(part)))
         waiting = shipment.waiting = left - part
         # In other lists, for a delivery has these; and what an index means must stay.

@@ -27,6 +27,7 @@ class Shipment:
 
     __slots__ = (
         "after",
+        "age",
         "awaited",
         "bytes",
         "committed",
@@ -37,7 +38,6 @@ class Shipment:
         "journal",
         "keys",
         "opaque",
-        "order",
         "positions",
         "producers",
         "sent",
@@ -78,8 +78,8 @@ class Shipment:
         """Whether it may be sent. A strong production may not before its commit is in the journal."""
         self.awaited: set[int] | None = None
         """The tokens whose ACKs its weak commit waits for, its own among them."""
-        self.order = (0, 0)
-        """Its place among all that one key has produced: how old the sequence is, and the first position."""
+        self.age = 0
+        """How old its sequence is: parents' come before their children's."""
         self.flow: Flow
 
     def indexes(self) -> Iterable[int]:
@@ -89,6 +89,10 @@ class Shipment:
     def count(self) -> int:
         """How many records are not ACKed."""
         return len(self.keys) if self.waiting is None else len(self.waiting)
+
+    def newest(self) -> int:
+        """The largest position that is not ACKed."""
+        return self.positions[-1] if self.waiting is None else self.positions[max(self.waiting)]
 
     def room(self) -> bool:
         """Whether it may take another record."""
