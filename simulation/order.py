@@ -23,6 +23,9 @@ from simulation.store import whole_entry
 
 __all__ = ["JournalOrder", "steps_out_of_order"]
 
+_STEPLESS = frozenset({"pass", "brief"})
+"""Blocks that leave no step in what they send on."""
+
 Place = tuple[str, bytes, str, bytes]
 """Producing computation and key, consumer and its key."""
 
@@ -81,7 +84,7 @@ def steps_out_of_order(plan: Plan, sunk: Mapping[str, Mapping[int, tuple[int, It
         for other in plan.nodes
         if not set(one["outputs"]).isdisjoint(other["inputs"]) and other["exactly_once"] and one["exactly_once"]
     }
-    if any(node["kind"] == "pass" for node in plan.nodes):
+    if any(node["kind"] in _STEPLESS for node in plan.nodes):
         # It leaves no step: what came through it looks as if it had come directly, and its keys share the way.
         direct = {pair for pair in direct if not _by_pass(plan, *pair)}
     runs: dict[tuple[str, str, str, str], dict[int, int]] = {}
@@ -113,7 +116,7 @@ def _by_pass(plan: Plan, one: str, two: str) -> bool:
     while streams:
         stream = streams.pop()
         for node in plan.nodes:
-            if node["kind"] == "pass" and stream in node["inputs"] and node["name"] not in reached:
+            if node["kind"] in _STEPLESS and stream in node["inputs"] and node["name"] not in reached:
                 reached.add(node["name"])
                 streams += node["outputs"]
     return any(not set(nodes[name]["outputs"]).isdisjoint(nodes[two]["inputs"]) for name in reached)

@@ -114,14 +114,8 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
 
 
 def _name(name: wire.IntervalName) -> IntervalName:
+    # The empty key names a computation's first interval, which begins there.
     key = name.key if name.HasField("key") else None
-    if key == b"":
-        raise RequestError(
-            FailureCode.INVALID_ARGUMENT,
-            "an empty key names no interval",
-            "name the first interval of a computation by its journal, as `millwheel interval list` shows it",
-            reason="KEY_EMPTY",
-        )
     return IntervalName(name.topology, name.computation, name.journal, key)
 
 

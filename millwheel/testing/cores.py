@@ -34,6 +34,7 @@ from millwheel.worker.messages import (
     GiveUp,
     HookFailed,
     HookFinished,
+    HooksSlow,
     Opened,
     PartsRead,
     PartsWritten,
@@ -265,5 +266,6 @@ PERFORMERS: Final[dict[type, Callable[[CoreDriver, str, Any], Event | None]]] = 
     AsyncHook: CoreDriver._run_hook,
     GiveUp: CoreDriver._give_up,
     HookFailed: CoreDriver._hook_failed,
+    HooksSlow: lambda driver, journal, one: None,
 }
 """By instruction: what performs it, and returns the event that answers it."""

@@ -43,6 +43,7 @@ from millwheel.worker.messages import (
     Halted,
     HookFailed,
     HookFinished,
+    HooksSlow,
     Parent,
     PartsMissing,
     PartsRead,
@@ -550,6 +551,7 @@ _PERFORM: dict[type, Any] = {
     DeleteParts: World._delete_parts,
     CheckSequence: World._check,
     HookFailed: lambda world, owner, one: None,
+    HooksSlow: lambda world, owner, one: None,
     GiveUp: lambda world, owner, one: world.tasks.append(Task(owner, Deposed(one.reason))),
     ReleasePrepared: lambda world, owner, one: None,
 }

@@ -51,7 +51,8 @@ def test_a_failing_record_raises_in_the_call_that_sends_it(computation: Any) -> 
     with pytest.raises(ValueError, match="I do not like it") as raised:
         harness.send("words", "bad record a", AT)
     (note,) = raised.value.__notes__
-    assert "computation 'fragile', key 'a', record of stream 'words' at 1: ValueError: I do not like it" in note
+    record = "record of stream 'words' at 1970-01-01T00:00:00.000001Z"
+    assert f"computation 'fragile', key 'a', {record}: ValueError: I do not like it" in note
     assert harness.failures == [note]
     assert harness.state("fragile", "a") == 1
     harness.close()
@@ -62,7 +63,7 @@ def test_a_failing_timer_raises_in_the_call_that_makes_it_due() -> None:
     harness.send("words", "bad timer a", AT)
     with pytest.raises(ValueError, match="I do not like it") as raised:
         harness.finish()
-    assert "key 'a', timer 'bad timer a' at 100" in raised.value.__notes__[0]
+    assert "key 'a', timer 'bad timer a' at 1970-01-01T00:00:00.000100Z" in raised.value.__notes__[0]
 
 
 def test_the_exception_is_the_hooks_own_with_its_traceback() -> None:
