@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -87,6 +88,50 @@ async def test_g8_an_error_that_nobody_foresaw_ends_one_stream_and_not_the_repor
         finally:
             await stream.close()
     assert "once" in caplog.text
+
+
+async def test_g8_a_new_stream_begins_with_every_report_7_2(serve: Serve) -> None:
+    """What went out on a stream that ended may be lost, and a watermark that stands still is not reported again."""
+    served = await serve(None)
+    await served.shell.accept(COMPUTATION, ALL_KEYS, 1)
+    lost, opened = asyncio.Event(), count(1)
+
+    class Losing:
+        """An authority's server that takes reports, and ends before they count."""
+
+        def Report(self) -> Losing:
+            return self
+
+        async def write(self, request: object) -> None:
+            lost.set()
+
+        def cancel(self) -> None:
+            lost.set()
+
+        async def __aiter__(self) -> AsyncIterator[object]:
+            await lost.wait()
+            raise RequestError(FailureCode.UNAVAILABLE, "it has ended")
+            yield
+
+    async def accept(report: WatermarkReport) -> None:
+        raise AssertionError("it was accepted before")
+
+    async with open_channel(served.address) as channel:
+
+        async def stub() -> tuple[WatermarkServiceAsyncStub, str]:
+            first = cast("WatermarkServiceAsyncStub", Losing())
+            return (first if next(opened) == 1 else WatermarkServiceStub(channel)), served.address
+
+        stream = ReportStream(stub, accept, lambda _: None, coalesce=0.001, refresh=60.0, backoff=Backoff(0.01))
+        stream.start()
+        try:
+            stream.report(said(1, 20))
+            async with asyncio.timeout(patience(10)):
+                async for news in served.shell.watch([COMPUTATION]):
+                    if news[COMPUTATION].watermark == 20:
+                        break
+        finally:
+            await stream.close()
 
 
 async def test_a_stream_that_fails_again_and_again_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
