@@ -52,8 +52,8 @@ def test_one_shard_more_than_others_is_not_uneven() -> None:
     """It could only be passed to and fro. The wait begins when the difference is two."""
     full = Standing("a", 3, MANNERS)
     assert full.look(view("a", "b", s0="a", s1="a", s2="b"), (0, 1), 0.0).give_up == ()
-    assert full.look(view("a", "b", s0="a", s1="a", s2="b"), (0, 1), 20.0).give_up == ()
-    assert full.look(view("a", "b", s0="a", s1="a", s2="a"), (0, 1, 2), 21.0).give_up == ()
+    assert full.look(view("a", "b", s0="a", s1="a", s2="b"), (0, 1), 5.0).give_up == ()
+    assert full.look(view("a", "b", s0="a", s1="a", s2="a"), (0, 1, 2), 11.0).give_up == ()
 
 
 def test_unevenness_that_passes_gives_nothing_up() -> None:

@@ -105,9 +105,7 @@ def test_g1_a_drain_does_not_end_while_productions_are_unacknowledged_4_1() -> N
     """A receiver that refuses them leaves every commit number as it is."""
     world, master = draining()
     idle = look(world.catalog())
-    intervals = {
-        journal: IntervalProgress(one.sequencer, one.commit, 0, 1) for journal, one in idle.intervals.items()
-    }
+    intervals = {journal: IntervalProgress(one.sequencer, one.commit, 0, 1) for journal, one in idle.intervals.items()}
     for _ in range(3):
         pending = Progress("zeitgeist", idle.watermarks, intervals)
         assert observe(master, pending) == catalog.TOPOLOGY_STATE_DRAINING

@@ -1,0 +1,225 @@
+"""Comparisons, extrema and conditions of the duplicate check (section 6.1.1)."""
+
+from __future__ import annotations
+
+from millwheel.worker.dedup.batches import BatchQuery
+from millwheel.worker.dedup.dedup import Dedup
+from millwheel.worker.dedup.opaque import OpaqueSource
+from millwheel.worker.dedup.positions import PositionSource
+from millwheel.worker.dedup.sequencers import SequencerMap, _Steps
+from simulation.mutations.base import rewriting
+
+__all__: list[str] = []
+
+rewriting(
+    "same-sender-refused",
+    "G8",
+    "a sender under the sequencer that is known is accepted",
+    Dedup._accept,
+    "known.highest(sender.computation, span) > sender.sequencer",
+    "known.highest(sender.computation, span) >= sender.sequencer",
+)
+
+rewriting(
+    "uncovered-sequences-taken",
+    "G1",
+    "a sequence is looked up where a part of the keys does not know it",
+    Dedup._check_positions,
+    "source is None or not source.covered()",
+    "source is None",
+    seeds=0,
+    test="tests/dedup/test_scenarios.py::test_g1_merge_asks_again_where_a_parent_had_retired_the_sequence_8",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "stale-copies-taken",
+    "G1",
+    "a copy whose id may have been forgotten is sent again",
+    Dedup._check_opaque,
+    "sender.watermark < source.horizon",
+    "sender.watermark < MIN_TIMESTAMP",
+    seeds=0,
+    test="tests/dedup/test_scenarios.py::test_g1_a_merged_receiver_keeps_the_higher_horizon_8",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "late-ids-forgotten-early",
+    "G1",
+    "an id is kept past the largest watermark that its record came with",
+    Dedup._check_opaque,
+    "least = max(",
+    "least = min(",
+    seeds=0,
+    test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "taken-ids-forgotten-early",
+    "G1",
+    "ids that are committed together are kept as long as the longest",
+    Dedup.take,
+    "max(collect, verdict._collect_from)",
+    "collect",
+    seeds=0,
+    test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "late-ids-born-forgotten",
+    "G1",
+    "a late record's id is kept past the receiver's known watermark",
+    OpaqueSource.check,
+    "max(max(timestamps), self.watermark, least)",
+    "max(timestamps)",
+    seeds=0,
+    test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "groups-forgotten-early",
+    "G1",
+    "a group of ids is kept as long as its longest",
+    OpaqueSource.remember,
+    "max(groups[-1].collect, collect)",
+    "min(groups[-1].collect, collect)",
+    seeds=0,
+    test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "ids-forgotten-at-the-horizon",
+    "G1",
+    "an id whose time is exactly the horizon is kept",
+    OpaqueSource.advance,
+    "group.collect < horizon",
+    "group.collect <= horizon",
+    seeds=0,
+    test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "segments-forgotten-at-the-horizon",
+    "G1",
+    "a segment whose time is exactly the horizon is kept",
+    OpaqueSource.advance,
+    "segment.collect < horizon",
+    "segment.collect <= horizon",
+    seeds=0,
+    test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "smaller-horizon-inherited",
+    "G1",
+    "a merged interval forgets ids up to the larger horizon of its parents",
+    OpaqueSource.inherit,
+    "self.horizon = max(",
+    "self.horizon = min(",
+    seeds=0,
+    test="tests/dedup/test_scenarios.py::test_g1_a_merged_receiver_keeps_the_higher_horizon_8",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "top-unchecked",
+    "G1",
+    "the largest position that is known is compared, too",
+    PositionSource._take_all,
+    "lowest <= self.top",
+    "lowest < self.top",
+    seeds=0,
+    test="tests/dedup/test_scenarios.py::test_g1_a_source_that_others_go_on_with_outlives_a_retired_process_6_1_1",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "senders-lowered",
+    "G3",
+    "what is known of a producing key's sequencer only rises",
+    _Steps.raise_to,
+    "[max(old, value) for",
+    "[value for",
+    seeds=0,
+    test="tests/dedup/test_keeping_ids.py::test_g3_what_is_known_of_sequencers_never_falls_6_2",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "injectors-lowered",
+    "G3",
+    "what is known of an injector's sequencer only rises",
+    SequencerMap.learn,
+    "self._injectors.get(span, 0) >= sequencer",
+    "self._injectors.get(span, 0) == sequencer",
+    seeds=0,
+    test="tests/dedup/test_keeping_ids.py::test_g3_what_is_known_of_sequencers_never_falls_6_2",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "current-senders-kept",
+    "G3",
+    "a higher sequencer ends what was found to be current",
+    SequencerMap.learn,
+    "    self._current.clear()\n",
+    "",
+    seeds=0,
+    test="tests/dedup/test_scenarios.py::test_g1_collection_learns_the_broadcasts_sequencers_first_8",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "batch-in-progress-known",
+    "G1",
+    "the newest batch that has begun is compared by its ids",
+    BatchQuery.check,
+    "batch < self.floor",
+    "batch <= self.floor",
+    seeds=0,
+    test="tests/dedup/test_scenarios.py::test_g13_a_retired_query_is_forgotten_but_not_while_a_record_of_it_is_on_its_way",
+    why="no query there sends a batch in two parts",
+)
+
+rewriting(
+    "smaller-batch-inherited",
+    "G1",
+    "a merged interval takes the larger completed batch of its parents",
+    BatchQuery.inherit,
+    "max(self.floor, parent.floor)",
+    "min(self.floor, parent.floor)",
+    seeds=0,
+    test="tests/dedup/test_scenarios.py::test_g1_merged_receivers_take_the_larger_batch_floor_9",
+    why="no query there outlives a merge by a copy of an older batch",
+)
+
+rewriting(
+    "slackless",
+    "G1",
+    "ids are kept for the slack behind the watermark",
+    Dedup.advance,
+    "watermark - slack",
+    "watermark",
+    seeds=0,
+    test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "retired-in-flight",
+    "G1",
+    "a sequence is not forgotten while records of it are not committed",
+    Dedup.retire,
+    " and not source.pending.ids",
+    "",
+    seeds=0,
+    test="tests/dedup/test_keeping_ids.py::test_g1_a_sequence_with_records_on_their_way_is_not_forgotten_8",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
