@@ -181,6 +181,18 @@ rewriting(
 )
 
 rewriting(
+    "shards-to-and-fro",
+    "G8",
+    "one shard more than others is no reason to give one up",
+    Standing._give_up,
+    "excess < 2",
+    "excess < 1",
+    seeds=0,
+    test="tests/authority/test_standing.py::test_one_shard_more_than_others_is_not_uneven",
+    why="no run has so few shards for so many candidates for so long",
+)
+
+rewriting(
     "uneven-at-once",
     "G8",
     "shards are given up only when others had fewer for a while",

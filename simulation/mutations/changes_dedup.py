@@ -117,6 +117,18 @@ rewriting(
 )
 
 rewriting(
+    "segments-forgotten-early",
+    "G1",
+    "a segment is kept as long as its longest id",
+    OpaqueSource.seal,
+    "max(group.collect for group in groups)",
+    "min(group.collect for group in groups)",
+    seeds=0,
+    test="tests/dedup/test_keeping_ids.py::test_g1_a_segment_is_kept_as_long_as_its_longest_id_6_1_1",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
     "smaller-horizon-inherited",
     "G1",
     "a merged interval forgets ids up to the larger horizon of its parents",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.core import LogCore
+from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.receiving import LogReceiving
 from millwheel.worker.log.retention import Retainer
 from millwheel.worker.log.subscribers import Subscribers
@@ -72,6 +73,18 @@ rewriting(
 )
 
 rewriting(
+    "acks-go-back",
+    "G1",
+    "a cursor never moves back",
+    Cursors.ack,
+    "below <= cursor.newest or ",
+    "",
+    seeds=0,
+    test="tests/log/test_cursor_acks.py::test_g1_a_cursor_never_moves_back_4_3",
+    why="the test puts log and cursor at the edge; few runs come there",
+)
+
+rewriting(
     "acks-beyond-the-end",
     "G1",
     "an ACK beyond the log's end is refused",
@@ -81,6 +94,18 @@ rewriting(
     seeds=0,
     test="tests/log/test_log_subscribers.py::test_an_ack_beyond_the_end_and_a_resumption_beyond_it_are_refused_by_name",
     why="the test puts log and cursor at the edge; few runs come there",
+)
+
+rewriting(
+    "window-ignored",
+    "G13",
+    "a subscriber is sent no more than its window beyond its ACK",
+    Subscribers._serve,
+    "limit = min(limit, session.cursor.newest + session.window)",
+    "pass",
+    seeds=0,
+    test="tests/log/test_log_subscribers.py::test_g13_no_more_than_the_window_is_sent_beyond_the_last_ack",
+    why="no check there counts what a subscriber has not acknowledged",
 )
 
 rewriting(
