@@ -183,7 +183,7 @@ async def test_g8_a_new_stream_begins_with_every_report_7_2(serve: Serve) -> Non
         stream.start()
         try:
             stream.report(said(1, 20))
-            async with asyncio.timeout(patience(10)):
+            async with asyncio.timeout(patience(3)):
                 async for news in served.shell.watch([COMPUTATION]):
                     if news[COMPUTATION].watermark == 20:
                         break
