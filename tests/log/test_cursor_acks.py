@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel.worker.log.cursors import Cursors
@@ -12,6 +12,7 @@ STEPS = st.lists(st.one_of(st.integers(0, 20), st.sampled_from(["seal", "commit"
 
 
 @given(STEPS)
+@settings(report_multiple_bugs=False)
 def test_g1_a_cursor_never_moves_back_4_3(steps: list[int | str]) -> None:
     cursors = Cursors()
     cursor = cursors.create("c", Start.OLDEST)
