@@ -78,6 +78,15 @@ rewriting(
 )
 
 rewriting(
+    "tokens-used-again",
+    "G15",
+    "each sending of a batch has a token of its own",
+    Outbox.take_ready,
+    "shipment.used or shipment.token <= last",
+    "shipment.token <= last",
+)
+
+rewriting(
     "late-answers-restore",
     "G1",
     "what was ACKed once stays ACKed, whatever a later answer leaves out",

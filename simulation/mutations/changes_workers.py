@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from millwheel.worker.shell.delivery_service import _StreamChannel
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.opening import Opener
 from millwheel.worker.shell.registration import Registration
+from millwheel.worker.shell.worker import Worker
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -144,5 +146,41 @@ rewriting(
     "pass",
     seeds=0,
     test="tests/worker/test_registration.py::test_what_came_by_a_registration_that_was_not_heard_to_succeed_is_given_up",
+    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+)
+
+rewriting(
+    "partial-answers-joined",
+    "G1",
+    "an ACK of a part is not told as an ACK of the whole",
+    _StreamChannel.reply,
+    "and _whole(outcome, remaining)",
+    "",
+    seeds=0,
+    test="tests/worker/test_delivery_service.py::test_acks_of_whole_batches_share_a_message_and_overtake_nothing",
+    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+)
+
+rewriting(
+    "namesakes-run",
+    "G3",
+    "a worker runs nothing that is assigned to another of its name",
+    Worker._owned,
+    "[] if self._namesake() else ",
+    "",
+    seeds=0,
+    test="tests/worker/test_worker.py::test_g3_of_two_processes_of_one_name_one_opens_what_is_assigned_to_it_7_1",
+    why="no two workers there have one name",
+)
+
+rewriting(
+    "refused-for-successors",
+    "G3",
+    "a refused report ends the owner with that very sequencer",
+    Worker._report_refused,
+    "same and hosted.sequencer == sequencer",
+    "same",
+    seeds=0,
+    test="tests/worker/test_worker.py::test_g4_a_refusal_of_an_earlier_owners_report_does_not_end_its_successor_here_6_2",
     why="the call must fail, or the interval be let go, between two steps; the test places it there",
 )

@@ -12,8 +12,7 @@ from millwheel.coordination.contract import Compare, Outcome, Put, Snapshot
 from millwheel.coordination.election import Election
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.catalog import Catalog
-from millwheel.master.draining import Progress
-from millwheel.master.messages import DrainTopology, SubmitTopology
+from millwheel.master.messages import DrainTopology, Progress, SubmitTopology
 from millwheel.master.settings import MasterSettings
 from millwheel.master.shell import wall_clock
 from millwheel.master.term import Term

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from millwheel.worker.dedup.batches import BatchQuery
 from millwheel.worker.dedup.dedup import Dedup
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
@@ -141,6 +140,30 @@ rewriting(
 )
 
 rewriting(
+    "mark-itself-taken-for-known",
+    "G1",
+    "the position at a sender's mark is not known by the mark",
+    PositionSource._check_each,
+    "position < piece.mark",
+    "position <= piece.mark",
+    seeds=0,
+    test="tests/dedup/test_position_edges.py::test_g1_a_position_is_known_exactly_if_it_is_committed_6_1_1",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "least-mark-for-all",
+    "G1",
+    "a batch is fresh as a whole only above the marks of all keys",
+    PositionSource.check,
+    "max(piece.mark for piece in pieces)",
+    "min(piece.mark for piece in pieces)",
+    seeds=0,
+    test="tests/dedup/test_position_edges.py::test_g1_a_position_is_known_exactly_if_it_is_committed_6_1_1",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
     "top-unchecked",
     "G1",
     "the largest position that is known is compared, too",
@@ -149,6 +172,30 @@ rewriting(
     "lowest < self.top",
     seeds=0,
     test="tests/dedup/test_scenarios.py::test_g1_a_source_that_others_go_on_with_outlives_a_retired_process_6_1_1",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "top-forgotten",
+    "G1",
+    "positions are forgotten when the mark has passed all of them",
+    PositionSource._prune,
+    "mark > self.top",
+    "mark >= self.top",
+    seeds=0,
+    test="tests/dedup/test_position_edges.py::test_g1_a_position_is_known_exactly_if_it_is_committed_6_1_1",
+    why="a copy must come in the one moment at which what is known is at its edge",
+)
+
+rewriting(
+    "highest-mark-for-all",
+    "G1",
+    "positions are forgotten by the smallest mark of all keys",
+    PositionSource._common_mark,
+    "min(piece.mark",
+    "max(piece.mark",
+    seeds=0,
+    test="tests/dedup/test_position_edges.py::test_g1_a_position_is_known_exactly_if_it_is_committed_6_1_1",
     why="a copy must come in the one moment at which what is known is at its edge",
 )
 
@@ -185,53 +232,5 @@ rewriting(
     "",
     seeds=0,
     test="tests/dedup/test_scenarios.py::test_g1_collection_learns_the_broadcasts_sequencers_first_8",
-    why="a copy must come in the one moment at which what is known is at its edge",
-)
-
-rewriting(
-    "batch-in-progress-known",
-    "G1",
-    "the newest batch that has begun is compared by its ids",
-    BatchQuery.check,
-    "batch < self.floor",
-    "batch <= self.floor",
-    seeds=0,
-    test="tests/dedup/test_scenarios.py::test_g13_a_retired_query_is_forgotten_but_not_while_a_record_of_it_is_on_its_way",
-    why="no query there sends a batch in two parts",
-)
-
-rewriting(
-    "smaller-batch-inherited",
-    "G1",
-    "a merged interval takes the larger completed batch of its parents",
-    BatchQuery.inherit,
-    "max(self.floor, parent.floor)",
-    "min(self.floor, parent.floor)",
-    seeds=0,
-    test="tests/dedup/test_scenarios.py::test_g1_merged_receivers_take_the_larger_batch_floor_9",
-    why="no query there outlives a merge by a copy of an older batch",
-)
-
-rewriting(
-    "slackless",
-    "G1",
-    "ids are kept for the slack behind the watermark",
-    Dedup.advance,
-    "watermark - slack",
-    "watermark",
-    seeds=0,
-    test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
-    why="a copy must come in the one moment at which what is known is at its edge",
-)
-
-rewriting(
-    "retired-in-flight",
-    "G1",
-    "a sequence is not forgotten while records of it are not committed",
-    Dedup.retire,
-    " and not source.pending.ids",
-    "",
-    seeds=0,
-    test="tests/dedup/test_keeping_ids.py::test_g1_a_sequence_with_records_on_their_way_is_not_forgotten_8",
     why="a copy must come in the one moment at which what is known is at its edge",
 )

@@ -6,6 +6,7 @@ from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.lanes import Batch, Lane
 from millwheel.client.injector.sending import Sending
 from millwheel.client.log_link import LogLink
+from millwheel.client.report_stream import ReportStream
 from millwheel.client.subscription import Subscription
 from simulation.mutations.base import rewriting
 
@@ -212,5 +213,29 @@ rewriting(
     "False and ",
     seeds=0,
     test="tests/log/test_log_service.py::test_g8_a_subscriber_leaves_an_owner_that_is_paused_once_another_has_the_log_7_1",
+    why="the answer must come at the edge of what is sent; the test places it there",
+)
+
+rewriting(
+    "reconnects-silent",
+    "G8",
+    "a new report stream begins with every report",
+    ReportStream._requests,
+    "    self._unsent = dict.fromkeys(self._newest)\n    refresh_at",
+    "    refresh_at",
+    seeds=0,
+    test="tests/authority/test_report_stream.py::test_g8_a_new_stream_begins_with_every_report_7_2",
+    why="the answer must come at the edge of what is sent; the test places it there",
+)
+
+rewriting(
+    "refusals-of-others",
+    "G8",
+    "a refusal of an older sequencer leaves the present one alone",
+    ReportStream._standing,
+    "        and newest.sequencer == report.sequencer\n",
+    "",
+    seeds=0,
+    test="tests/authority/test_report_stream.py::test_g8_a_refusal_of_an_older_sequencer_leaves_the_reported_one_alone_7_2",
     why="the answer must come at the edge of what is sent; the test places it there",
 )
