@@ -21,7 +21,7 @@ rewriting(
     "largest.sequencer > sequencer",
     seeds=0,
     test="tests/authority/test_intervals.py::test_g4_an_acceptance_that_overlaps_a_larger_sequencer_is_refused",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -33,7 +33,7 @@ rewriting(
     "max(share.watermark for share in over)",
     seeds=0,
     test="tests/authority/test_intervals.py::test_g7_a_merged_interval_starts_from_the_smaller_value_7_2",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -45,7 +45,7 @@ rewriting(
     "last.sequencer < 0",
     seeds=0,
     test="tests/authority/test_injectors.py::test_g4_an_older_process_of_the_same_name_is_refused_6_2",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -57,7 +57,7 @@ rewriting(
     "last.heard >= 0",
     seeds=0,
     test="tests/authority/test_injectors.py::test_g7_to_be_accepted_again_is_answered_when_the_end_of_idleness_is_journaled_5_2",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -69,7 +69,7 @@ rewriting(
     "as_of < 0",
     seeds=0,
     test="tests/authority/test_injectors.py::test_g7_what_a_paused_master_had_read_of_the_expected_set_takes_nobody_out_of_it_5_2",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -81,7 +81,7 @@ rewriting(
     "finished = any(",
     seeds=0,
     test="tests/authority/test_injectors.py::test_g7_finished_and_idle_processes_together_leave_the_value_where_it_is_5_2",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -93,7 +93,7 @@ rewriting(
     "",
     seeds=0,
     test="tests/authority/test_injectors.py::test_a_finished_process_is_plus_infinity_and_that_is_final_5_2",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -105,7 +105,7 @@ rewriting(
     "if True:",
     seeds=0,
     test="tests/authority/test_restart.py::test_g4_nothing_counts_before_the_acceptance_it_rests_on_is_journaled",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -117,7 +117,7 @@ rewriting(
     "sequencer < self.ended.get(name, 0)",
     seeds=0,
     test="tests/authority/test_injectors.py::test_g4_an_injector_of_a_streams_earlier_life_has_no_say_in_the_next_6_2",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -129,7 +129,7 @@ rewriting(
     "min(up_to, self.ended.pop(name, up_to))",
     seeds=0,
     test="tests/authority/test_injectors.py::test_g4_a_delayed_removal_brings_no_process_of_a_later_life_back_6_2",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -141,7 +141,7 @@ rewriting(
     "False",
     seeds=0,
     test="tests/authority/test_injectors.py::test_g7_a_delayed_removal_leaves_the_expected_set_of_a_streams_next_life_alone_7_2",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -153,7 +153,7 @@ rewriting(
     "accepted >= sequencer",
     seeds=0,
     test="tests/authority/test_shell.py::test_g7_a_removal_that_was_held_up_spares_an_injector_that_has_come_back_6_2",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -165,7 +165,7 @@ rewriting(
     "snapshot.commit + 2",
     seeds=0,
     test="tests/authority/test_injectors.py::test_g7_a_report_that_was_held_up_over_a_restart_puts_nobody_back_to_idleness_5_2",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -177,7 +177,7 @@ rewriting(
     "self._snapshot_due()",
     seeds=0,
     test="tests/authority/test_restart.py::test_g4_nothing_counts_before_the_acceptance_it_rests_on_is_journaled",
-    why="an older call must come after a newer one; the test has them come so at once",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -189,7 +189,7 @@ rewriting(
     "excess < 1",
     seeds=0,
     test="tests/authority/test_standing.py::test_one_shard_more_than_others_is_not_uneven",
-    why="no run has so few shards for so many candidates for so long",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -201,5 +201,5 @@ rewriting(
     "False",
     seeds=0,
     test="tests/authority/test_standing.py::test_shards_are_given_up_to_one_that_comes_back_once_it_has_lasted",
-    why="no run has so few shards for so many candidates for so long",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -21,7 +21,7 @@ rewriting(
     "self._sending.oldest_timestamp()",
     seeds=0,
     test="tests/injectors/test_core_model.py::test_g1_g7_every_record_arrives_once_and_holds_the_watermark_until_then_5_2",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -33,7 +33,7 @@ rewriting(
     ">= accepted - 1",
     seeds=0,
     test="tests/injectors/test_core.py::test_g1_a_reader_that_came_later_took_nothing_of_what_an_ended_one_left_5_2",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -45,7 +45,7 @@ rewriting(
     "self._sending.oldest_position(scope, last + 1)",
     seeds=0,
     test="tests/injectors/test_core.py::test_g1_nothing_overtakes_a_record_that_waits_for_its_key_6_1_1",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -57,7 +57,7 @@ rewriting(
     "routing.revision < 0",
     seeds=0,
     test="tests/injectors/test_core.py::test_an_older_routing_changes_nothing",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -69,7 +69,7 @@ rewriting(
     "if ids[0] < last or not",
     seeds=0,
     test="tests/injectors/test_core.py::test_positions_must_rise_for_a_mark_passes_what_is_not_there_8",
-    why="no source there goes back by itself",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -81,7 +81,7 @@ rewriting(
     "        rows.sort(key=lambda row: -row[0])",
     seeds=0,
     test="tests/injectors/test_core.py::test_a_split_regroups_unacked_records_with_rising_positions_g11",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -93,7 +93,7 @@ rewriting(
     "*()",
     seeds=0,
     test="tests/injectors/test_core.py::test_invalid_records_are_named_and_hold_the_watermark",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -105,7 +105,7 @@ rewriting(
     "batch.held = max(",
     seeds=0,
     test="tests/injectors/test_core.py::test_g7_part_of_a_batch_holds_the_watermark_at_its_own_oldest_4_5",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -117,7 +117,7 @@ rewriting(
     "max(self.held, oldest)",
     seeds=0,
     test="tests/injectors/test_core_model.py::test_g1_g7_every_record_arrives_once_and_holds_the_watermark_until_then_5_2",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -129,7 +129,7 @@ rewriting(
     "flight.open",
     seeds=0,
     test="tests/injectors/test_core.py::test_an_ack_with_remaining_records_keeps_only_those",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -141,7 +141,7 @@ rewriting(
     "pass",
     seeds=0,
     test="tests/injectors/test_core.py::test_not_owner_is_asked_again_after_a_routing_change_at_once_g11",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -153,7 +153,7 @@ rewriting(
     "return batch.ids[-1], listed",
     seeds=0,
     test="tests/injectors/test_core.py::test_a_mark_passes_a_stuck_record_and_lists_it_8",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -165,7 +165,7 @@ rewriting(
     "waiting is None",
     seeds=0,
     test="tests/injectors/test_core.py::test_g13_a_mark_passes_no_more_stuck_records_than_a_message_lists_8",
-    why="no key there stays stuck for so many records",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -177,7 +177,7 @@ rewriting(
     "True",
     seeds=0,
     test="tests/injectors/test_core.py::test_what_is_refused_as_a_copy_of_a_record_on_its_way_is_not_sent_again",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -189,7 +189,7 @@ rewriting(
     "False",
     seeds=0,
     test="tests/log/test_log_service.py::test_an_ack_that_a_broken_call_lost_is_said_again",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -201,7 +201,7 @@ rewriting(
     "            self._delivered = batch.next_offset\n            await self.ack(batch.next_offset)\n",
     seeds=0,
     test="tests/log/test_log_service.py::test_a_cursor_delivers_what_is_logged_and_never_again_what_is_acked",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -213,7 +213,7 @@ rewriting(
     "False and ",
     seeds=0,
     test="tests/log/test_log_service.py::test_g8_a_subscriber_leaves_an_owner_that_is_paused_once_another_has_the_log_7_1",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -225,7 +225,7 @@ rewriting(
     "    refresh_at",
     seeds=0,
     test="tests/authority/test_report_stream.py::test_g8_a_new_stream_begins_with_every_report_7_2",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -237,5 +237,5 @@ rewriting(
     "",
     seeds=0,
     test="tests/authority/test_report_stream.py::test_g8_a_refusal_of_an_older_sequencer_leaves_the_reported_one_alone_7_2",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -16,5 +16,5 @@ rewriting(
     "if False:",
     seeds=0,
     test="tests/authority/test_report_stream.py::test_g8_reports_are_repeated_though_nothing_changes_7_2",
-    why="the answer must come at the edge of what is sent; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )

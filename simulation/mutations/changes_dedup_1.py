@@ -28,7 +28,7 @@ rewriting(
     "source is None",
     seeds=0,
     test="tests/dedup/test_scenarios.py::test_g1_merge_asks_again_where_a_parent_had_retired_the_sequence_8",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -40,7 +40,7 @@ rewriting(
     "sender.watermark < MIN_TIMESTAMP",
     seeds=0,
     test="tests/dedup/test_scenarios.py::test_g1_a_merged_receiver_keeps_the_higher_horizon_8",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -52,7 +52,7 @@ rewriting(
     "least = min(",
     seeds=0,
     test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -64,7 +64,7 @@ rewriting(
     "collect",
     seeds=0,
     test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -76,7 +76,7 @@ rewriting(
     "max(timestamps)",
     seeds=0,
     test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -88,7 +88,7 @@ rewriting(
     "min(groups[-1].collect, collect)",
     seeds=0,
     test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -100,7 +100,7 @@ rewriting(
     "group.collect <= horizon",
     seeds=0,
     test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -112,7 +112,7 @@ rewriting(
     "segment.collect <= horizon",
     seeds=0,
     test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -124,7 +124,7 @@ rewriting(
     "min(group.collect for group in groups)",
     seeds=0,
     test="tests/dedup/test_keeping_ids.py::test_g1_a_segment_is_kept_as_long_as_its_longest_id_6_1_1",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -136,7 +136,7 @@ rewriting(
     "self.horizon = min(",
     seeds=0,
     test="tests/dedup/test_scenarios.py::test_g1_a_merged_receiver_keeps_the_higher_horizon_8",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -148,7 +148,7 @@ rewriting(
     "position <= piece.mark",
     seeds=0,
     test="tests/dedup/test_position_edges.py::test_g1_a_position_is_known_exactly_if_it_is_committed_6_1_1",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -160,7 +160,7 @@ rewriting(
     "min(piece.mark for piece in pieces)",
     seeds=0,
     test="tests/dedup/test_position_edges.py::test_g1_a_position_is_known_exactly_if_it_is_committed_6_1_1",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -172,7 +172,7 @@ rewriting(
     "lowest < self.top",
     seeds=0,
     test="tests/dedup/test_scenarios.py::test_g1_a_source_that_others_go_on_with_outlives_a_retired_process_6_1_1",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -184,7 +184,7 @@ rewriting(
     "mark >= self.top",
     seeds=0,
     test="tests/dedup/test_position_edges.py::test_g1_a_position_is_known_exactly_if_it_is_committed_6_1_1",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -196,7 +196,7 @@ rewriting(
     "max(piece.mark",
     seeds=0,
     test="tests/dedup/test_position_edges.py::test_g1_a_position_is_known_exactly_if_it_is_committed_6_1_1",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -208,7 +208,7 @@ rewriting(
     "[value for",
     seeds=0,
     test="tests/dedup/test_keeping_ids.py::test_g3_what_is_known_of_sequencers_never_falls_6_2",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -220,7 +220,7 @@ rewriting(
     "self._injectors.get(span, 0) == sequencer",
     seeds=0,
     test="tests/dedup/test_keeping_ids.py::test_g3_what_is_known_of_sequencers_never_falls_6_2",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -232,5 +232,5 @@ rewriting(
     "",
     seeds=0,
     test="tests/dedup/test_scenarios.py::test_g1_collection_learns_the_broadcasts_sequencers_first_8",
-    why="a copy must come in the one moment at which what is known is at its edge",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -26,7 +26,7 @@ rewriting(
     "min(self.state.output, event.watermark)",
     seeds=0,
     test="tests/interval/test_weak_line.py::test_g7_an_owner_reports_no_less_than_was_broadcast_before_it_7_2",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -38,7 +38,7 @@ rewriting(
     "sealed.size + size < 0",
     seeds=0,
     test="tests/interval/test_weak_line.py::test_what_does_not_fit_into_the_open_commit_waits_for_the_line_to_end",
-    why="no commit there is as large as an entry may be",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -50,7 +50,7 @@ rewriting(
     "",
     seeds=0,
     test="tests/interval/test_weak_line.py::test_g7_a_hold_that_is_all_of_a_weak_commit_survives_its_owner_4_5",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -62,7 +62,7 @@ rewriting(
     "",
     seeds=0,
     test="tests/interval/test_weak_line.py::test_g6_a_firing_that_is_all_of_a_weak_commit_is_not_repeated_4_6",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -74,7 +74,7 @@ rewriting(
     "if True:",
     seeds=0,
     test="tests/interval/test_weak_line.py::test_g12_rows_are_captured_when_nothing_is_in_line_or_in_flight",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -95,7 +95,7 @@ rewriting(
     "keep",
     seeds=0,
     test="tests/interval/test_productions.py::test_g13_of_a_batch_that_is_refused_in_part_that_part_alone_is_sent_again_4_1",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -107,7 +107,7 @@ rewriting(
     "self.state.committed",
     seeds=0,
     test="tests/interval/test_rows.py::test_rows_that_change_while_others_are_written_are_written_next_where_a_base_waits_for_them",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -119,7 +119,7 @@ rewriting(
     "key <= end",
     seeds=0,
     test="tests/interval/test_floors.py::test_a_keys_floor_is_the_largest_of_its_ranges",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -131,7 +131,7 @@ rewriting(
     "min(last, end)",
     seeds=0,
     test="tests/interval/test_floors.py::test_g13_floors_do_not_grow_with_splits_and_merges_that_undo_each_other",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -143,7 +143,7 @@ rewriting(
     "self.line.extendleft(chunks)",
     seeds=0,
     test="tests/interval/test_keys_that_wait.py::test_g5_records_behind_a_failed_one_wait_although_its_retry_shares_a_batch_with_newer_ones_4_1",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -155,7 +155,7 @@ rewriting(
     "items",
     seeds=0,
     test="tests/interval/test_undone.py::test_g8_records_undone_beside_one_that_failed_run_again_without_another_event_4_1",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -167,7 +167,7 @@ rewriting(
     "first < upto and",
     seeds=0,
     test="tests/interval/test_holds.py::test_g6_timers_at_the_end_of_time_fire_when_the_sources_are_finished_4_6",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -179,7 +179,7 @@ rewriting(
     "name == tag",
     seeds=0,
     test="tests/interval/test_order.py::test_g5_a_key_whose_timers_wait_for_a_commit_waits_with_its_records_4_6",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -191,7 +191,7 @@ rewriting(
     "late = stamp <= (",
     seeds=0,
     test="tests/interval/test_scenarios.py::test_g14_late_records_reach_user_code_flagged_or_are_dropped_or_diverted_4_5",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -203,7 +203,7 @@ rewriting(
     "late = stamp <= state",
     seeds=0,
     test="tests/interval/test_keys_that_wait.py::test_g14_a_late_record_of_a_key_that_waits_is_dropped_like_any_other_4_5",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -215,5 +215,5 @@ rewriting(
     "limit = max(first, limit)",
     seeds=0,
     test="tests/interval/test_far_reading.py::test_g7_a_due_timer_that_is_in_the_store_holds_the_watermark_until_it_has_fired_4_6",
-    why="the test steps to the one order of events that matters; few runs come there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )

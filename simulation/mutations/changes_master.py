@@ -19,7 +19,7 @@ rewriting(
     "",
     seeds=0,
     test="tests/master/test_ownership.py::test_6_2_a_new_leader_sees_that_a_worker_registered_anew_while_nobody_led",
-    why="the master must decide between two changes of the catalog; the test places them there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -31,7 +31,7 @@ rewriting(
     "",
     seeds=0,
     test="tests/master/test_updating.py::test_g11_other_code_is_taken_over_under_fresh_sequencers_by_the_same_owners_and_keeps_its_incarnation_4_1",
-    why="no topology there is given other code",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -43,7 +43,7 @@ rewriting(
     "max(fit, key=self._rank)",
     seeds=0,
     test="tests/master/test_ownership.py::test_intervals_are_spread_over_machines_first_and_then_over_their_processes",
-    why="every assignment is a correct one; the load alone tells them apart",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -55,7 +55,7 @@ rewriting(
     " or bool(worker.package)",
     seeds=0,
     test="tests/master/test_ownership.py::test_workers_bound_to_a_package_get_its_intervals_and_no_others",
-    why="no worker there is bound to a package",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -67,7 +67,7 @@ rewriting(
     "again",
     seeds=0,
     test="tests/master/test_endings.py::test_g1_injectors_have_their_grace_before_idleness_counts",
-    why="the master must decide between two changes of the catalog; the test places them there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -79,7 +79,7 @@ rewriting(
     "",
     seeds=0,
     test="tests/master/test_endings.py::test_g1_a_drain_does_not_end_while_productions_are_unacknowledged_4_1",
-    why="the master must decide between two changes of the catalog; the test places them there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -91,7 +91,7 @@ rewriting(
     "",
     seeds=0,
     test="tests/master/test_endings.py::test_g1_the_word_of_an_old_owner_does_not_end_a_drain_6_2",
-    why="the master must decide between two changes of the catalog; the test places them there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -103,7 +103,7 @@ rewriting(
     "",
     seeds=0,
     test="tests/master/test_endings.py::test_g1_watermarks_do_not_end_the_drain_of_a_topology_with_feedback",
-    why="the master must decide between two changes of the catalog; the test places them there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -115,7 +115,7 @@ rewriting(
     "request.batch != committed",
     seeds=0,
     test="tests/master/test_injecting.py::test_batch_cursors_never_go_back_and_outlive_topologies",
-    why="no query there commits an older batch after a newer one",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -127,7 +127,7 @@ rewriting(
     "",
     seeds=0,
     test="tests/master/test_injecting.py::test_finished_is_final_until_the_stream_is_gone",
-    why="no process there finishes after its successor was opened",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -139,7 +139,7 @@ rewriting(
     "False",
     seeds=0,
     test="tests/master/test_injecting.py::test_g7_a_process_that_began_while_it_was_looked_at_is_not_retired_5_2",
-    why="no process there is retired",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -151,7 +151,7 @@ rewriting(
     "= 1",
     seeds=0,
     test="tests/master/test_endings.py::test_g7_a_deposed_master_does_not_silence_the_injectors_of_a_stream_that_has_come_back_6_2",
-    why="the master must decide between two changes of the catalog; the test places them there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -163,7 +163,7 @@ rewriting(
     "",
     seeds=0,
     test="tests/master/test_updating.py::test_g7_a_removed_computation_takes_nothing_and_leaves_the_watermark_once_it_has_delivered_7_1",
-    why="no computation there is removed by an update",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -175,7 +175,7 @@ rewriting(
     "drawn >= 0",
     seeds=0,
     test="tests/master/test_counting.py::test_g3_sequencers_of_before_are_not_drawn_again_from_a_restored_coordinator_6_2",
-    why="no coordinator there is restored from a snapshot",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -187,7 +187,7 @@ rewriting(
     "str(remembered)",
     seeds=0,
     test="tests/master/test_counting.py::test_g3_sequencers_of_before_are_not_drawn_again_from_a_restored_coordinator_6_2",
-    why="no coordinator there is restored from a snapshot",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -199,7 +199,7 @@ rewriting(
     "now.sequencer != was.sequencer",
     seeds=0,
     test="tests/master/test_ownership.py::test_6_2_no_draft_hands_an_interval_over_under_its_old_sequencer",
-    why="the master must decide between two changes of the catalog; the test places them there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -211,5 +211,5 @@ rewriting(
     "known.drawn",
     seeds=0,
     test="tests/master/test_ownership.py::test_leftover_journals_of_a_failed_submission_are_passed_over_not_adopted",
-    why="the master must decide between two changes of the catalog; the test places them there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -19,7 +19,7 @@ rewriting(
     "if False:",
     seeds=0,
     test="tests/master/test_term.py::test_g8_what_a_term_was_asked_is_refused_when_it_ends_7_1",
-    why="the term, or the shard, must end between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -31,7 +31,7 @@ rewriting(
     "            pass",
     seeds=0,
     test="tests/master/test_term.py::test_g8_what_a_term_was_asked_is_refused_when_it_ends_7_1",
-    why="the term, or the shard, must end between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -43,7 +43,7 @@ rewriting(
     "pass",
     seeds=0,
     test="tests/master/test_term.py::test_g8_a_draining_topology_is_looked_at_again_and_again_7_1",
-    why="the term, or the shard, must end between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -55,7 +55,7 @@ rewriting(
     "            self._ready.set()\n            snapshot = await",
     seeds=0,
     test="tests/master/test_term.py::test_g11_a_term_is_ready_when_it_has_read_the_catalog_7_1",
-    why="the term, or the shard, must end between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -67,7 +67,7 @@ rewriting(
     "if False:",
     seeds=0,
     test="tests/authority/test_shell.py::test_g7_a_removal_that_was_held_up_spares_an_injector_that_has_come_back_6_2",
-    why="the term, or the shard, must end between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -79,7 +79,7 @@ rewriting(
     "    refused",
     seeds=0,
     test="tests/authority/test_shell.py::test_g3_a_deposed_shard_stops_and_never_broadcasts_7_2",
-    why="the term, or the shard, must end between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -91,7 +91,7 @@ rewriting(
     "if not uncertain:",
     seeds=0,
     test="tests/authority/test_shell.py::test_a_lost_answer_is_not_taken_for_success_if_somebody_else_appended",
-    why="the term, or the shard, must end between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -103,5 +103,5 @@ rewriting(
     "range(head.floor + 2,",
     seeds=0,
     test="tests/authority/test_shell.py::test_g3_a_deposed_shard_stops_and_never_broadcasts_7_2",
-    why="the term, or the shard, must end between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -20,7 +20,7 @@ rewriting(
     "applied = uncertain",
     seeds=0,
     test="tests/worker/test_host.py::test_g3_our_commit_number_by_another_sequencer_is_not_ours_6_2",
-    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -32,7 +32,7 @@ rewriting(
     "applied = (error.sequencer, error.commit)",
     seeds=0,
     test="tests/worker/test_host.py::test_g3_a_refusal_after_no_silence_is_never_ours_6_2",
-    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -44,7 +44,7 @@ rewriting(
     "",
     seeds=0,
     test="tests/worker/test_host.py::test_g1_every_delivery_is_answered_when_the_host_closes",
-    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -56,7 +56,7 @@ rewriting(
     "if False:\n        return\n    began",
     seeds=0,
     test="tests/worker/test_host.py::test_g1_every_delivery_is_answered_when_the_host_closes",
-    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -86,7 +86,7 @@ rewriting(
     "older",
     seeds=0,
     test="tests/worker/test_host.py::test_g13_what_earlier_owners_left_behind_is_deleted_at_a_takeover_6_2",
-    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -98,7 +98,7 @@ rewriting(
     "    self.post(PartsWritten(write.number))\n    for part, blob",
     seeds=0,
     test="tests/worker/test_host.py::test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2",
-    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -110,7 +110,7 @@ rewriting(
     "    self.post(StatesFlushed(flush.number))\n    await self._until_certain(",
     seeds=0,
     test="tests/worker/test_host.py::test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2",
-    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -122,7 +122,7 @@ rewriting(
     "    self.post(PartsWritten(instruction.number))\n    for journal, part, copy",
     seeds=0,
     test="tests/worker/test_host.py::test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2",
-    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -134,7 +134,7 @@ rewriting(
     "head.floor + 2",
     seeds=0,
     test="tests/worker/test_host.py::test_opening_reads_what_the_head_names_and_says_why_it_cannot",
-    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -146,7 +146,7 @@ rewriting(
     "pass",
     seeds=0,
     test="tests/worker/test_registration.py::test_what_came_by_a_registration_that_was_not_heard_to_succeed_is_given_up",
-    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -158,7 +158,7 @@ rewriting(
     "",
     seeds=0,
     test="tests/worker/test_delivery_service.py::test_acks_of_whole_batches_share_a_message_and_overtake_nothing",
-    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -170,7 +170,7 @@ rewriting(
     "",
     seeds=0,
     test="tests/worker/test_worker.py::test_g3_of_two_processes_of_one_name_one_opens_what_is_assigned_to_it_7_1",
-    why="no two workers there have one name",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
 rewriting(
@@ -182,5 +182,5 @@ rewriting(
     "same",
     seeds=0,
     test="tests/worker/test_worker.py::test_g4_a_refusal_of_an_earlier_owners_report_does_not_end_its_successor_here_6_2",
-    why="the call must fail, or the interval be let go, between two steps; the test places it there",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )
