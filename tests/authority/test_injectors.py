@@ -247,6 +247,18 @@ def test_g4_an_injector_of_a_streams_earlier_life_has_no_say_in_the_next_6_2(*, 
     assert shard.inject("b", 5, 50) == 50, "a is not waited for"
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_g4_a_delayed_removal_brings_no_process_of_a_later_life_back_6_2(*, restarted: bool) -> None:
+    """Two masters remove two lives of one stream, and the older removal comes last."""
+    shard = Shard()
+    shard.remove(INJECTOR, up_to=9)
+    shard.remove(INJECTOR, up_to=4)
+    if restarted:
+        shard.restart()
+    with pytest.raises(AcceptRefusedError, match="was removed"):
+        shard.core.accept_sequencer(99, INJECTOR, "a", 9)
+
+
 def test_g7_a_delayed_removal_leaves_the_expected_set_of_a_streams_next_life_alone_7_2() -> None:
     """Nobody would have told it again: the first process would have spoken for all of them."""
     shard = Shard()

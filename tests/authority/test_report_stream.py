@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -12,8 +13,9 @@ from millwheel.client.report_stream import ReportStream
 from millwheel.core.keys import ALL_KEYS
 from millwheel.rpc.channel import Backoff, open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
-from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
+from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport, report_to_wire
 from tests.authority.conftest import Serve
 from tests.authority.shard import COMPUTATION
 from tests.patience import patience
@@ -24,6 +26,78 @@ if TYPE_CHECKING:
 
 def said(sequencer: int, watermark: int) -> WatermarkReport:
     return WatermarkReport(COMPUTATION, ALL_KEYS, sequencer, watermark)
+
+
+class Authority:
+    """A server, as a stream of reports sees it: what came is in ``reports``, and each of ``answers`` goes out."""
+
+    def __init__(self) -> None:
+        self.reports: asyncio.Queue[pb.ReportRequest] = asyncio.Queue()
+        self.answers: asyncio.Queue[pb.ReportResponse | RequestError] = asyncio.Queue()
+
+    def Report(self) -> Authority:
+        return self
+
+    async def all_read(self) -> None:
+        """Return when the last answer has been read, and the next is waited for."""
+        await self.answers.join()
+
+    async def write(self, request: pb.ReportRequest) -> None:
+        self.reports.put_nowait(request)
+
+    def cancel(self) -> None:
+        pass
+
+    async def __aiter__(self) -> AsyncIterator[pb.ReportResponse]:
+        while not isinstance(answer := await self.answers.get(), RequestError):
+            yield answer
+            self.answers.task_done()
+        await self.reports.get()
+        raise answer
+
+
+async def accepted_before(report: WatermarkReport) -> None:
+    raise AssertionError("it was accepted before")
+
+
+def stream_to(authority: Authority, refused: list[WatermarkReport], refresh: float) -> ReportStream:
+    async def stub() -> tuple[WatermarkServiceAsyncStub, str]:
+        return cast("WatermarkServiceAsyncStub", authority), "an address"
+
+    return ReportStream(stub, accepted_before, refused.append, coalesce=0.001, refresh=refresh, backoff=Backoff(0.01))
+
+
+async def test_g8_a_refusal_of_an_older_sequencer_leaves_the_reported_one_alone_7_2() -> None:
+    authority, refused = Authority(), list[WatermarkReport]()
+    stream = stream_to(authority, refused, refresh=60.0)
+    stream.start()
+    try:
+        stream.report(said(2, 20))
+        async with asyncio.timeout(patience(10)):
+            await authority.reports.get()
+            for sequencer in (1, 3):
+                authority.answers.put_nowait(pb.ReportResponse(refused=[report_to_wire(said(sequencer, 10))]))
+            authority.answers.put_nowait(pb.ReportResponse(wanted=[COMPUTATION]))
+            await authority.all_read()
+            stream.report(said(2, 30))
+            await authority.reports.get()
+        assert refused == []
+    finally:
+        await stream.close()
+
+
+async def test_g8_reports_are_repeated_though_nothing_changes_7_2() -> None:
+    """An authority that has heard nothing for long takes an owner for silent."""
+    authority = Authority()
+    stream = stream_to(authority, [], refresh=0.01)
+    stream.start()
+    try:
+        stream.report(said(2, 20))
+        async with asyncio.timeout(patience(3)):
+            for _ in range(3):
+                assert len((await authority.reports.get()).intervals) == 1
+    finally:
+        await stream.close()
 
 
 async def test_g4_g8_a_refusal_of_an_older_sequencer_takes_nothing_from_the_newer_one_7_2(serve: Serve) -> None:
@@ -87,6 +161,34 @@ async def test_g8_an_error_that_nobody_foresaw_ends_one_stream_and_not_the_repor
         finally:
             await stream.close()
     assert "once" in caplog.text
+
+
+async def test_g8_a_new_stream_begins_with_every_report_7_2(serve: Serve) -> None:
+    """What went out on a stream that ended may be lost, and a watermark that stands still is not reported again."""
+    served = await serve(None)
+    await served.shell.accept(COMPUTATION, ALL_KEYS, 1)
+    opened, losing = count(1), Authority()
+    losing.answers.put_nowait(RequestError(FailureCode.UNAVAILABLE, "it has ended"))
+
+    async def accept(report: WatermarkReport) -> None:
+        raise AssertionError("it was accepted before")
+
+    async with open_channel(served.address) as channel:
+
+        async def stub() -> tuple[WatermarkServiceAsyncStub, str]:
+            first = cast("WatermarkServiceAsyncStub", losing)
+            return (first if next(opened) == 1 else WatermarkServiceStub(channel)), served.address
+
+        stream = ReportStream(stub, accept, lambda _: None, coalesce=0.001, refresh=60.0, backoff=Backoff(0.01))
+        stream.start()
+        try:
+            stream.report(said(1, 20))
+            async with asyncio.timeout(patience(3)):
+                async for news in served.shell.watch([COMPUTATION]):
+                    if news[COMPUTATION].watermark == 20:
+                        break
+        finally:
+            await stream.close()
 
 
 async def test_a_stream_that_fails_again_and_again_is_told_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -48,6 +48,14 @@ def test_shards_are_given_up_to_one_that_comes_back_once_it_has_lasted() -> None
     assert Standing("b", 2, MANNERS).look(free, (), 10.1).stand == (1,)
 
 
+def test_one_shard_more_than_others_is_not_uneven() -> None:
+    """It could only be passed to and fro. The wait begins when the difference is two."""
+    full = Standing("a", 3, MANNERS)
+    assert full.look(view("a", "b", s0="a", s1="a", s2="b"), (0, 1), 0.0).give_up == ()
+    assert full.look(view("a", "b", s0="a", s1="a", s2="b"), (0, 1), 5.0).give_up == ()
+    assert full.look(view("a", "b", s0="a", s1="a", s2="a"), (0, 1, 2), 11.0).give_up == ()
+
+
 def test_unevenness_that_passes_gives_nothing_up() -> None:
     full = Standing("a", 2, MANNERS)
     full.look(view("a", "b", s0="a", s1="a"), (0, 1), 0.0)

@@ -155,6 +155,18 @@ def test_a_mark_stops_at_the_first_batch_that_is_not_acked_8() -> None:
     assert send.mark == 30
 
 
+def test_g13_a_mark_passes_no_more_stuck_records_than_a_message_lists_8() -> None:
+    """Each message names those that a mark passes, so their number is bounded."""
+    core = opened(replace(LIMITS, batch_records=40, max_flights=9))
+    for first in (0, 40, 80):
+        (stuck,) = sends(add(core, range(first, first + 40)))
+        core.answered(stuck.token, ACKED, range(30), "", 0)
+    (send,) = sends(add(core, range(120, 160)))
+    assert len(send.unacked) <= 64
+    assert 30 <= send.mark <= 120
+    assert set(send.unacked) == {at for at in range(send.mark) if at % 40 < 30}
+
+
 def test_records_refused_for_want_of_room_come_again_after_a_while() -> None:
     core = opened()
     (send,) = sends(add(core, range(10), now=1_000))

@@ -57,8 +57,10 @@ class Solo:
         parents: Sequence[OpenedParent] = (),
         keys: KeyInterval = ALL_KEYS,
         meter: HookMeter | None = None,
+        accepted: int = MIN_TIMESTAMP,
         **options: Any,
     ) -> None:
+        """``accepted``: what the authority answers that it has broadcast for these keys."""
         topology = mw.Topology("solo")
         topology.source("in", tuple[str, str])
         outputs = {"out": str, "other": str, "late": tuple[str, str]}
@@ -90,7 +92,7 @@ class Solo:
         start = max((one.head.commit for one in parents), default=0)
         head = JournalHead(7, start + len(self.entries), start, tuple(self.parts))
         self.handle(Opened(head, dict(self.parts), self.entries, parents))
-        self.handle(Accepted(MIN_TIMESTAMP))
+        self.handle(Accepted(accepted))
 
     def handle(self, event: Any) -> None:
         """Have the core handle an event; what it asks for waits in ``out``."""

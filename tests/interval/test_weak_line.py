@@ -11,6 +11,7 @@ from millwheel.worker.messages import (
     Acknowledged,
     AppendEntry,
     FlushStates,
+    Report,
     Resend,
     Send,
     StatesFlushed,
@@ -242,3 +243,42 @@ def test_g10_all_in_line_is_sent_again_under_the_same_ids_6_1_3() -> None:
     assert solo.commit_all() == 2
     assert len(solo.take(Acknowledge)) == 2
     assert solo.state.sealed == solo.state.committed == 2
+
+
+class Stateless(mw.Computation[tuple[str, str], None]):
+    """Sets a hold, or a timer, and produces nothing."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] == "hold":
+            ctx.set_hold(Timestamp(50))
+        else:
+            ctx.set_timer(Timestamp(100), "t")
+
+    def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+        assert timer.tag == "t"
+
+
+def test_g7_a_hold_that_is_all_of_a_weak_commit_survives_its_owner_4_5() -> None:
+    solo = Solo(Stateless(), strong=False, exactly_once=False)
+    solo.deliver(("k", "hold", 60))
+    solo.commit_all()
+    successor = Solo(Stateless(), strong=False, exactly_once=False, entries=solo.entries)
+    successor.watermark(90)
+    assert successor.output == 50
+
+
+def test_g6_a_firing_that_is_all_of_a_weak_commit_is_not_repeated_4_6() -> None:
+    solo = Solo(Stateless(), strong=False, exactly_once=False)
+    solo.deliver(("k", "timer", 60))
+    solo.commit_all()
+    solo.watermark(200)
+    solo.commit_all()
+    successor = Solo(Stateless(), strong=False, exactly_once=False, entries=solo.entries)
+    assert successor.state.timer_count == 0
+
+
+def test_g7_an_owner_reports_no_less_than_was_broadcast_before_it_7_2() -> None:
+    solo = Solo(Stateless(), accepted=70)
+    solo.watermark(40)
+    assert solo.output == 70
+    assert {report.output for report in solo.take(Report)} == {70}

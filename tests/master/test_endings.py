@@ -101,6 +101,16 @@ def test_g1_a_drain_ends_after_two_equal_looks_at_idle_intervals() -> None:
     assert observe(master, look(known, commit=8)) == catalog.TOPOLOGY_STATE_DRAINED
 
 
+def test_g1_a_drain_does_not_end_while_productions_are_unacknowledged_4_1() -> None:
+    """A receiver that refuses them leaves every commit number as it is."""
+    world, master = draining()
+    idle = look(world.catalog())
+    intervals = {journal: IntervalProgress(one.sequencer, one.commit, 0, 1) for journal, one in idle.intervals.items()}
+    for _ in range(3):
+        pending = Progress("zeitgeist", idle.watermarks, intervals)
+        assert observe(master, pending) == catalog.TOPOLOGY_STATE_DRAINING
+
+
 def test_g1_the_word_of_an_old_owner_does_not_end_a_drain_6_2() -> None:
     world, master = draining()
     for _ in range(3):

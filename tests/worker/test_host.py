@@ -25,15 +25,19 @@ from millwheel.worker.messages import (
     CopyParts,
     Deposed,
     FenceJournal,
+    FlushStates,
     HookFinished,
     Opened,
     OpenFailed,
     PartsMissing,
+    PartsWritten,
     ReadSegments,
     ReadStates,
     SequenceChecked,
+    StatesFlushed,
     StatesRead,
     Tick,
+    WriteParts,
 )
 from millwheel.worker.shell import host as host_module
 from millwheel.worker.shell.host import CoreHost
@@ -70,6 +74,30 @@ class Rig:
         await until(lambda: len(self.core.events) > before + 1 or self.world.lost_hosts)
 
 
+class HeldStore(FlakyStore):
+    """Every write waits until the store is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting, self.released = asyncio.Event(), asyncio.Event()
+
+    async def _hold(self) -> None:
+        self.waiting.set()
+        await self.released.wait()
+
+    async def append(self, journal: str, append: Any) -> None:
+        await self._hold()
+        await super().append(journal, append)
+
+    async def write_states(self, computation: str, journal: str, sequencer: int, states: Sequence[StateRow]) -> None:
+        await self._hold()
+        await super().write_states(computation, journal, sequencer, states)
+
+    async def write_part(self, journal: str, part: PartId, blob: bytes) -> None:
+        await self._hold()
+        await super().write_part(journal, part, blob)
+
+
 def entry(commit: int) -> AppendEntry:
     return AppendEntry(JOURNAL, Append(1, commit, 0, (), b"entry %d" % commit, True))
 
@@ -104,6 +132,43 @@ async def test_g3_our_commit_number_by_another_sequencer_is_not_ours_6_2() -> No
     await rig.perform(entry(1))
     assert rig.core.of(Appended) == []
     assert len(rig.core.of(Deposed)) == 1
+
+
+async def test_g3_a_refusal_after_no_silence_is_never_ours_6_2() -> None:
+    """Another process has appended under this sequencer and number: nothing of this append is in the journal."""
+    rig = Rig()
+    await rig.open()
+    await rig.store.append(JOURNAL, Append(1, 1, 0, (), b"another's", True))
+    await rig.perform(entry(1))
+    assert rig.core.of(Appended) == []
+    assert len(rig.core.of(Deposed)) == 1
+
+
+@pytest.mark.parametrize(
+    ("instruction", "done"),
+    [
+        (entry(1), Appended),
+        (WriteParts(JOURNAL, 1, {PartId("meta", 1, 0): b"base"}), PartsWritten),
+        (FlushStates("c.1", JOURNAL, 1, 1, [StateRow(b"k", 0, b"state")]), StatesFlushed),
+        (CopyParts(JOURNAL, 1, [(JOURNAL, PartId("ids", 1, 0), PartId("ids", 2, 0))]), PartsWritten),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else type(value).__name__,
+)
+async def test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2(instruction: Any, done: type) -> None:
+    """A core deletes what a write takes the place of as soon as it hears of it."""
+    rig = Rig()
+    held = rig.store = HeldStore()
+    rig.host = CoreHost(JOURNAL, rig.core, held, rig.world, rig.queue)
+    await rig.open()
+    await FlakyStore.write_part(held, JOURNAL, PartId("ids", 1, 0), b"ids")
+    rig.core.react = lambda event: [instruction] if type(event) is Tick else []
+    rig.host.post(Tick())
+    await held.waiting.wait()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert rig.core.of(done) == []
+    held.released.set()
+    await until(lambda: rig.core.of(done))
 
 
 async def test_opening_reads_what_the_head_names_and_says_why_it_cannot() -> None:

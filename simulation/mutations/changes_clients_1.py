@@ -1,0 +1,241 @@
+"""Comparisons, extrema, conditions and the order of awaits of clients (sections 4.3, 5.2)."""
+
+from __future__ import annotations
+
+from millwheel.client.injector.core import InjectorCore
+from millwheel.client.injector.lanes import Batch, Lane
+from millwheel.client.injector.sending import Sending
+from millwheel.client.log_link import LogLink
+from millwheel.client.report_stream import ReportStream
+from millwheel.client.subscription import Subscription
+from simulation.mutations.base import rewriting
+
+__all__: list[str] = []
+
+rewriting(
+    "unkeyed-hold-nothing",
+    "G7",
+    "records that wait for their keys hold the injector's watermark",
+    InjectorCore.published,
+    "min(self._sending.oldest_timestamp(), self.unkeyed.oldest_timestamp())",
+    "self._sending.oldest_timestamp()",
+    seeds=0,
+    test="tests/injectors/test_core_model.py::test_g1_g7_every_record_arrives_once_and_holds_the_watermark_until_then_5_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "flushed-but-one",
+    "G1",
+    "a flush waits for the last record",
+    InjectorCore.flushed,
+    ">= accepted",
+    ">= accepted - 1",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_g1_a_reader_that_came_later_took_nothing_of_what_an_ended_one_left_5_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "unkeyed-taken-for-acked",
+    "G1",
+    "a checkpoint does not pass records that wait for their keys",
+    InjectorCore.acknowledged,
+    "min(self._sending.oldest_position(scope, last + 1), self.unkeyed.oldest_position(scope, last + 1))",
+    "self._sending.oldest_position(scope, last + 1)",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_g1_nothing_overtakes_a_record_that_waits_for_its_key_6_1_1",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "older-routings",
+    "G1",
+    "an older routing changes nothing",
+    InjectorCore.routed,
+    "routing.revision < self.routing.revision",
+    "routing.revision < 0",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_an_older_routing_changes_nothing",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "positions-twice",
+    "G1",
+    "a position is accepted once",
+    InjectorCore.check_positions,
+    "if ids[0] <= last or not",
+    "if ids[0] < last or not",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_positions_must_rise_for_a_mark_passes_what_is_not_there_8",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "rehoused-unsorted",
+    "G1",
+    "positions rise within a batch, also where two intervals' records meet",
+    InjectorCore._rehouse,
+    "        rows.sort(key=lambda row: row[0])",
+    "        rows.sort(key=lambda row: -row[0])",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_a_split_regroups_unacked_records_with_rising_positions_g11",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "filling-holds-nothing",
+    "G7",
+    "records that are not sent yet hold the injector's watermark",
+    Sending.oldest_timestamp,
+    "*(lane.filling.held for lane in self._filling if lane.filling)",
+    "*()",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_invalid_records_are_named_and_hold_the_watermark",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "left-held-by-the-newest",
+    "G7",
+    "what is left of a batch holds the watermark at its oldest record",
+    Sending._settle,
+    "batch.held = min(",
+    "batch.held = max(",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_g7_part_of_a_batch_holds_the_watermark_at_its_own_oldest_4_5",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "batches-held-by-the-newest",
+    "G7",
+    "a batch holds the watermark at its oldest record",
+    Batch.extend,
+    "min(self.held, oldest)",
+    "max(self.held, oldest)",
+    seeds=0,
+    test="tests/injectors/test_core_model.py::test_g1_g7_every_record_arrives_once_and_holds_the_watermark_until_then_5_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "partial-answers-whole",
+    "G1",
+    "an ACK of a part leaves the rest un-ACKed",
+    Sending.acked,
+    "flight.open - flight.resolve(remaining) if remaining else flight.open",
+    "flight.open",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_an_ack_with_remaining_records_keeps_only_those",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "former-owners-trusted",
+    "G8",
+    "what is on its way to a former owner is sent to the new one at once",
+    InjectorCore.routed,
+    "self._sending.recall(lane)",
+    "pass",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_not_owner_is_asked_again_after_a_routing_change_at_once_g11",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "marks-past-the-unsent",
+    "G1",
+    "a mark stops at a batch of which nothing is ACKed",
+    Lane.mark,
+    "return batch.ids[batch.indexes()[0]], listed",
+    "return batch.ids[-1], listed",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_a_mark_passes_a_stuck_record_and_lists_it_8",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "any-number-stuck",
+    "G13",
+    "a mark passes few stuck records",
+    Lane.mark,
+    "waiting is None or len(listed) + len(waiting) > _HOLES",
+    "waiting is None",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_g13_a_mark_passes_no_more_stuck_records_than_a_message_lists_8",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "overdue-never",
+    "G8",
+    "a batch without an answer is sent again",
+    Sending.resend_overdue,
+    "flight.sent_at > due",
+    "True",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_what_is_refused_as_a_copy_of_a_record_on_its_way_is_not_sent_again",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "acks-lost-with-calls",
+    "G1",
+    "a new call repeats an ACK that is not durable",
+    Subscription._request,
+    "self._acked > self._durable",
+    "False",
+    seeds=0,
+    test="tests/log/test_log_service.py::test_an_ack_that_a_broken_call_lost_is_said_again",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "auto-acked-early",
+    "G1",
+    "a batch is ACKed when the next one is asked for",
+    Subscription.__anext__,
+    "            self._delivered = batch.next_offset\n",
+    "            self._delivered = batch.next_offset\n            await self.ack(batch.next_offset)\n",
+    seeds=0,
+    test="tests/log/test_log_service.py::test_a_cursor_delivers_what_is_logged_and_never_again_what_is_acked",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "silent-owners-kept",
+    "G8",
+    "a subscriber leaves an owner that is silent and has a successor",
+    LogLink._watch,
+    "await self._moved() and ",
+    "False and ",
+    seeds=0,
+    test="tests/log/test_log_service.py::test_g8_a_subscriber_leaves_an_owner_that_is_paused_once_another_has_the_log_7_1",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "reconnects-silent",
+    "G8",
+    "a new report stream begins with every report",
+    ReportStream._requests,
+    "    self._unsent = dict.fromkeys(self._newest)\n    refresh_at",
+    "    refresh_at",
+    seeds=0,
+    test="tests/authority/test_report_stream.py::test_g8_a_new_stream_begins_with_every_report_7_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "refusals-of-others",
+    "G8",
+    "a refusal of an older sequencer leaves the present one alone",
+    ReportStream._standing,
+    "        and newest.sequencer == report.sequencer\n",
+    "",
+    seeds=0,
+    test="tests/authority/test_report_stream.py::test_g8_a_refusal_of_an_older_sequencer_leaves_the_reported_one_alone_7_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)

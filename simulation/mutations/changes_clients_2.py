@@ -1,0 +1,20 @@
+"""Comparisons, extrema, conditions and the order of awaits of clients (sections 4.3, 5.2)."""
+
+from __future__ import annotations
+
+from millwheel.client.report_stream import ReportStream
+from simulation.mutations.base import rewriting
+
+__all__: list[str] = []
+
+rewriting(
+    "reports-refreshed-never",
+    "G8",
+    "reports are repeated from time to time",
+    ReportStream._requests,
+    "if self._now() >= refresh_at:",
+    "if False:",
+    seeds=0,
+    test="tests/authority/test_report_stream.py::test_g8_reports_are_repeated_though_nothing_changes_7_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)

@@ -1,0 +1,57 @@
+"""Comparisons, extrema and conditions of the duplicate check (section 6.1.1)."""
+
+from __future__ import annotations
+
+from millwheel.worker.dedup.batches import BatchQuery
+from millwheel.worker.dedup.dedup import Dedup
+from simulation.mutations.base import rewriting
+
+__all__: list[str] = []
+
+rewriting(
+    "batch-in-progress-known",
+    "G1",
+    "the newest batch that has begun is compared by its ids",
+    BatchQuery.check,
+    "batch < self.floor",
+    "batch <= self.floor",
+    seeds=0,
+    test="tests/dedup/test_scenarios.py::test_g13_a_retired_query_is_forgotten_but_not_while_a_record_of_it_is_on_its_way",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "smaller-batch-inherited",
+    "G1",
+    "a merged interval takes the larger completed batch of its parents",
+    BatchQuery.inherit,
+    "max(self.floor, parent.floor)",
+    "min(self.floor, parent.floor)",
+    seeds=0,
+    test="tests/dedup/test_scenarios.py::test_g1_merged_receivers_take_the_larger_batch_floor_9",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "slackless",
+    "G1",
+    "ids are kept for the slack behind the watermark",
+    Dedup.advance,
+    "watermark - slack",
+    "watermark",
+    seeds=0,
+    test="tests/dedup/test_keeping_ids.py::test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "retired-in-flight",
+    "G1",
+    "a sequence is not forgotten while records of it are not committed",
+    Dedup.retire,
+    " and not source.pending.ids",
+    "",
+    seeds=0,
+    test="tests/dedup/test_keeping_ids.py::test_g1_a_sequence_with_records_on_their_way_is_not_forgotten_8",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)

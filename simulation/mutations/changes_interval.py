@@ -1,0 +1,219 @@
+"""Comparisons, extrema and conditions of an interval's core (sections 4.4 to 4.6, 6.1, 6.2)."""
+
+from __future__ import annotations
+
+from millwheel.worker.interval import floors
+from millwheel.worker.interval.checkpoint import Checkpointer
+from millwheel.worker.interval.commits import Commits
+from millwheel.worker.interval.core import IntervalCore
+from millwheel.worker.interval.firing import Firing
+from millwheel.worker.interval.floors import KeyFloors
+from millwheel.worker.interval.intake import Intake
+from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.parking import Parking
+from millwheel.worker.interval.runner import Runner
+from millwheel.worker.interval.state import IntervalState
+from simulation.mutations.base import rewriting
+
+__all__: list[str] = []
+
+rewriting(
+    "output-lowered-at-opening",
+    "G7",
+    "an owner reports no less than was broadcast before",
+    IntervalCore._on_accepted,
+    "max(self.state.output, event.watermark)",
+    "min(self.state.output, event.watermark)",
+    seeds=0,
+    test="tests/interval/test_weak_line.py::test_g7_an_owner_reports_no_less_than_was_broadcast_before_it_7_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "entries-of-any-size",
+    "G13",
+    "a batch joins a waiting weak commit only where one entry holds both",
+    Commits._line_up,
+    "sealed.size + size > MAX_ENTRY_BYTES",
+    "sealed.size + size < 0",
+    seeds=0,
+    test="tests/interval/test_weak_line.py::test_what_does_not_fit_into_the_open_commit_waits_for_the_line_to_end",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "holds-passed-over",
+    "G7",
+    "a weak commit that only sets holds is journaled",
+    Commits._passes,
+    "entry.holds or ",
+    "",
+    seeds=0,
+    test="tests/interval/test_weak_line.py::test_g7_a_hold_that_is_all_of_a_weak_commit_survives_its_owner_4_5",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "cleared-passed-over",
+    "G6",
+    "a weak commit that only clears timers is journaled",
+    Commits._passes,
+    " or entry.timers_cleared",
+    "",
+    seeds=0,
+    test="tests/interval/test_weak_line.py::test_g6_a_firing_that_is_all_of_a_weak_commit_is_not_repeated_4_6",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "captured-unstill",
+    "G12",
+    "a base is captured only while no sealed commit waits",
+    Commits.appended,
+    "if not self._line:",
+    "if True:",
+    seeds=0,
+    test="tests/interval/test_weak_line.py::test_g12_rows_are_captured_when_nothing_is_in_line_or_in_flight",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "tokens-used-again",
+    "G15",
+    "each sending of a batch has a token of its own",
+    Outbox.take_ready,
+    "shipment.used or shipment.token <= last",
+    "shipment.token <= last",
+)
+
+rewriting(
+    "late-answers-restore",
+    "G1",
+    "what was ACKed once stays ACKed, whatever a later answer leaves out",
+    Outbox.acknowledged,
+    "keep if shipment.waiting is None else shipment.waiting & keep",
+    "keep",
+    seeds=0,
+    test="tests/interval/test_productions.py::test_g13_of_a_batch_that_is_refused_in_part_that_part_alone_is_sent_again_4_1",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "flush-taken-for-newest",
+    "G12",
+    "an acknowledged flush speaks for the commit that it was captured at",
+    Checkpointer.flushed,
+    "max(self._rows_upto, commit)",
+    "self.state.committed",
+    seeds=0,
+    test="tests/interval/test_rows.py::test_rows_that_change_while_others_are_written_are_written_next_where_a_base_waits_for_them",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "floors-one-key-further",
+    "G14",
+    "a watermark bound of a merged range ends before the range's end",
+    KeyFloors.of,
+    "key < end",
+    "key <= end",
+    seeds=0,
+    test="tests/interval/test_floors.py::test_a_keys_floor_is_the_largest_of_its_ranges",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "floors-cut-short",
+    "G14",
+    "neighbouring watermark bounds are joined up to the larger end",
+    floors._joined,
+    "max(last, end)",
+    "min(last, end)",
+    seeds=0,
+    test="tests/interval/test_floors.py::test_g13_floors_do_not_grow_with_splits_and_merges_that_undo_each_other",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "unparked-in-reverse",
+    "G15",
+    "records that waited return to the queue in their order",
+    Intake._to_line,
+    "self.line.extendleft(reversed(chunks))",
+    "self.line.extendleft(chunks)",
+    seeds=0,
+    test="tests/interval/test_keys_that_wait.py::test_g5_records_behind_a_failed_one_wait_although_its_retry_shares_a_batch_with_newer_ones_4_1",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "put-back-in-reverse",
+    "G15",
+    "records of an undone batch keep their order",
+    Intake.put_back,
+    "reversed(items)",
+    "items",
+    seeds=0,
+    test="tests/interval/test_undone.py::test_g8_records_undone_beside_one_that_failed_run_again_without_another_event_4_1",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "timers-past-their-time",
+    "G6",
+    "a timer at exactly the watermark is due",
+    Firing.run_due,
+    "first <= upto and",
+    "first < upto and",
+    seeds=0,
+    test="tests/interval/test_holds.py::test_g6_timers_at_the_end_of_time_fire_when_the_sources_are_finished_4_6",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "batch-timers-overtaken",
+    "G5",
+    "a timer waits for an earlier one that a hook of the same batch has set",
+    Firing._may_fire,
+    "name == tag or (setting is not None and setting.at < at)",
+    "name == tag",
+    seeds=0,
+    test="tests/interval/test_order.py::test_g5_a_key_whose_timers_wait_for_a_commit_waits_with_its_records_4_6",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "late-at-the-watermark",
+    "G14",
+    "a record at exactly the watermark is not late",
+    Runner._run_chunk,
+    "late = stamp < (",
+    "late = stamp <= (",
+    seeds=0,
+    test="tests/interval/test_scenarios.py::test_g14_late_records_reach_user_code_flagged_or_are_dropped_or_diverted_4_5",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "waited-late-at-the-watermark",
+    "G14",
+    "a record at exactly the watermark that waited is not late",
+    Parking._run_record,
+    "late = stamp < state",
+    "late = stamp <= state",
+    seeds=0,
+    test="tests/interval/test_keys_that_wait.py::test_g14_a_late_record_of_a_key_that_waits_is_dropped_like_any_other_4_5",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "far-limit-ignored",
+    "G5",
+    "no timer fires past the first one that is in the store",
+    IntervalState.due_until,
+    "limit = min(first, limit)",
+    "limit = max(first, limit)",
+    seeds=0,
+    test="tests/interval/test_far_reading.py::test_g7_a_due_timer_that_is_in_the_store_holds_the_watermark_until_it_has_fired_4_6",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)

@@ -1,0 +1,169 @@
+"""Comparisons, extrema and conditions of a stream's log (section 4.3)."""
+
+from __future__ import annotations
+
+from millwheel.worker.log.checkpoint import LogCheckpointer
+from millwheel.worker.log.core import LogCore
+from millwheel.worker.log.cursors import Cursors
+from millwheel.worker.log.receiving import LogReceiving
+from millwheel.worker.log.retention import Retainer
+from millwheel.worker.log.subscribers import Subscribers
+from simulation.mutations.base import rewriting
+
+__all__: list[str] = []
+
+rewriting(
+    "log-pending-holds-nothing",
+    "G7",
+    "records that a log has not committed hold its watermark",
+    LogCore._advance_watermark,
+    "min(state.inputs.value, state.intake.pending.min())",
+    "state.inputs.value",
+    seeds=0,
+    test="tests/log/test_log_core.py::test_g7_the_watermark_follows_the_senders_and_is_held_by_what_is_not_committed_4_5",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "fastest-cursor-decides",
+    "G1",
+    "what a log keeps is decided by its slowest cursor",
+    Retainer.start_after,
+    "min(cursors.values()",
+    "max(cursors.values()",
+    seeds=0,
+    test="tests/log/test_log_subscribers.py::test_records_that_every_cursor_has_acked_go_by_the_segment",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "stated-retention-ignored",
+    "G1",
+    "a stated retention keeps records that all cursors have ACKed",
+    Retainer.start_after,
+    "self._stated or not cursors",
+    "not cursors",
+    seeds=0,
+    test="tests/log/test_log_retention.py::test_a_stated_retention_is_kept_for_later_subscribers_beside_cursors",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "soft-cap",
+    "G13",
+    "a log that is a quarter beyond its cap takes nothing",
+    LogReceiving._limit,
+    "MIN_TIMESTAMP - 1 if hard else state.inputs.value",
+    "state.inputs.value",
+    seeds=0,
+    test="tests/log/test_log_subscribers.py::test_g13_a_quarter_beyond_the_cap_nothing_is_taken",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "holding-records-refused",
+    "G8",
+    "a log that is at its cap takes records at the watermark",
+    LogReceiving._ahead,
+    "delivery.timestamps[index] > bound",
+    "delivery.timestamps[index] >= bound",
+    seeds=0,
+    test="tests/log/test_log_core.py::test_g12_the_floor_waits_for_the_rows_6_1_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "acks-go-back",
+    "G1",
+    "a cursor never moves back",
+    Cursors.ack,
+    "below <= cursor.newest or ",
+    "",
+    seeds=0,
+    test="tests/log/test_cursor_acks.py::test_g1_a_cursor_never_moves_back_4_3",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "acks-beyond-the-end",
+    "G1",
+    "an ACK beyond the log's end is refused",
+    Subscribers.ack,
+    "event.below > self.state.records.end",
+    "event.below < 0",
+    seeds=0,
+    test="tests/log/test_log_subscribers.py::test_an_ack_beyond_the_end_and_a_resumption_beyond_it_are_refused_by_name",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "window-ignored",
+    "G13",
+    "a subscriber is sent no more than its window beyond its ACK",
+    Subscribers._serve,
+    "limit = min(limit, session.cursor.newest + session.window)",
+    "pass",
+    seeds=0,
+    test="tests/log/test_log_subscribers.py::test_g13_no_more_than_the_window_is_sent_beyond_the_last_ack",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "end-told-early",
+    "G7",
+    "the end of a stream is told to those that have read all of it",
+    Subscribers._watermark_at,
+    "return min(watermark, _LAST)",
+    "return state.assured",
+    seeds=0,
+    test="tests/log/test_log_core.py::test_g7_who_is_behind_is_told_no_watermark_beyond_what_is_left_to_read_4_5",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "resumed-before-the-ack",
+    "G1",
+    "a subscriber goes on where its cursor or its own reading is further",
+    Subscribers._make_ready,
+    "max(session.cursor.newest, session.resume or 0)",
+    "min(session.cursor.newest, session.resume or 0)",
+    seeds=0,
+    test="tests/log/test_log_subscribers.py::test_cursors_begin_at_the_oldest_record_or_now",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "dropped-cursor-names-taken-back",
+    "G8",
+    "a subscriber that lost its cursor to another does not take it back",
+    Subscribers._enter,
+    "if name and name in names[:-1]:",
+    "if False:",
+    seeds=0,
+    test="tests/log/test_log_subscribers.py::test_a_subscriber_that_was_taken_over_does_not_take_the_cursor_back",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "base-before-its-rows",
+    "G12",
+    "a log's truncation point waits for the rows before it",
+    LogCheckpointer.floor_and_parts,
+    " and self.state.records.covered(base.commit)",
+    "",
+    seeds=0,
+    test="tests/log/test_log_core.py::test_g12_the_floor_waits_for_the_rows_6_1_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "log-deleted-one-too-far",
+    "G12",
+    "the entry after a log's truncation point stays",
+    LogCheckpointer.floor_committed,
+    "state.floor + 1",
+    "state.floor + 2",
+    seeds=0,
+    test="tests/log/test_log_core.py::test_the_floor_moves_and_a_takeover_reads_little_6_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)

@@ -1,0 +1,107 @@
+"""Conditions and the order of awaits where masters and authorities meet the store and the coordinator (section 7)."""
+
+from __future__ import annotations
+
+from millwheel.authority import writer
+from millwheel.authority.shell import AuthorityShell
+from millwheel.authority.writer import JournalWriter
+from millwheel.master.term import Term
+from simulation.mutations.base import rewriting
+
+__all__: list[str] = []
+
+rewriting(
+    "asked-after-the-term",
+    "G8",
+    "a request to a term that is over is refused",
+    Term.ask,
+    "if self.is_over:",
+    "if False:",
+    seeds=0,
+    test="tests/master/test_term.py::test_g8_what_a_term_was_asked_is_refused_when_it_ends_7_1",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "unanswered-requests",
+    "G8",
+    "requests that wait are refused when the term ends",
+    Term._end,
+    "            future.set_exception(_over())",
+    "            pass",
+    seeds=0,
+    test="tests/master/test_term.py::test_g8_what_a_term_was_asked_is_refused_when_it_ends_7_1",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "looks-once",
+    "G8",
+    "a draining topology is looked at again and again",
+    Term._observe,
+    "self._looking.discard(topology)",
+    "pass",
+    seeds=0,
+    test="tests/master/test_term.py::test_g8_a_draining_topology_is_looked_at_again_and_again_7_1",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "ready-unread",
+    "G11",
+    "a term answers when it has read the catalog",
+    Term._follow,
+    "            snapshot = await",
+    "            self._ready.set()\n            snapshot = await",
+    seeds=0,
+    test="tests/master/test_term.py::test_g11_a_term_is_ready_when_it_has_read_the_catalog_7_1",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "removed-though-alive",
+    "G7",
+    "a delayed removal leaves a life that began since alone",
+    AuthorityShell.remove,
+    "if up_to and self._core.outlives(computation, up_to):",
+    "if False:",
+    seeds=0,
+    test="tests/authority/test_shell.py::test_g7_a_removal_that_was_held_up_spares_an_injector_that_has_come_back_6_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "stopped-yet-heard",
+    "G3",
+    "a shard that has stopped takes no reports",
+    AuthorityShell.report,
+    "    self._check()\n    refused",
+    "    refused",
+    seeds=0,
+    test="tests/authority/test_shell.py::test_g3_a_deposed_shard_stops_and_never_broadcasts_7_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "successors-append-taken",
+    "G3",
+    "a refusal by a successor is no success of the authority's append",
+    JournalWriter.append,
+    "if not uncertain or (error.sequencer, error.commit) != (append.sequencer, append.commit):",
+    "if not uncertain:",
+    seeds=0,
+    test="tests/authority/test_shell.py::test_a_lost_answer_is_not_taken_for_success_if_somebody_else_appended",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "authority-first-entry-unread",
+    "G7",
+    "a restart reads the first entry after the base",
+    writer.read_core,
+    "range(head.floor + 1,",
+    "range(head.floor + 2,",
+    seeds=0,
+    test="tests/authority/test_shell.py::test_g3_a_deposed_shard_stops_and_never_broadcasts_7_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)

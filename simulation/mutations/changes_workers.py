@@ -1,0 +1,186 @@
+"""Conditions and the order of awaits where a worker meets the store, the coordinator and its senders (section 6.2)."""
+
+from __future__ import annotations
+
+from millwheel.worker.shell.delivery_service import _StreamChannel
+from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.opening import Opener
+from millwheel.worker.shell.registration import Registration
+from millwheel.worker.shell.worker import Worker
+from simulation.mutations.base import rewriting
+
+__all__: list[str] = []
+
+rewriting(
+    "refused-after-silence",
+    "G3",
+    "of a refusal after a silence only one by the very same append is success",
+    CoreHost._append,
+    "applied = uncertain and (error.sequencer, error.commit) == (append.sequencer, append.commit)",
+    "applied = uncertain",
+    seeds=0,
+    test="tests/worker/test_host.py::test_g3_our_commit_number_by_another_sequencer_is_not_ours_6_2",
+    why="the first 12 seeds hold without it; the test shows it in seconds",
+)
+
+rewriting(
+    "refused-without-silence",
+    "G3",
+    "a refusal that nothing uncertain came before is a refusal",
+    CoreHost._append,
+    "applied = uncertain and (error.sequencer, error.commit)",
+    "applied = (error.sequencer, error.commit)",
+    seeds=0,
+    test="tests/worker/test_host.py::test_g3_a_refusal_after_no_silence_is_never_ours_6_2",
+    why="the first 12 seeds hold without it; the test shows it in seconds",
+)
+
+rewriting(
+    "closed-hosts-silent",
+    "G8",
+    "a delivery to an interval that was let go is answered",
+    CoreHost.post,
+    "            _refuse(event)\n",
+    "",
+    seeds=0,
+    test="tests/worker/test_host.py::test_g1_every_delivery_is_answered_when_the_host_closes",
+    why="the first 12 seeds hold without it; the test shows it in seconds",
+)
+
+rewriting(
+    "closed-hosts-work",
+    "G3",
+    "what was posted before an interval was let go is not done after",
+    CoreHost._handle,
+    "if self._closed:\n        return\n    began",
+    "if False:\n        return\n    began",
+    seeds=0,
+    test="tests/worker/test_host.py::test_g1_every_delivery_is_answered_when_the_host_closes",
+    why="the first 12 seeds hold without it; the test shows it in seconds",
+)
+
+rewriting(
+    "unanswered-at-the-end",
+    "G8",
+    "deliveries that wait are answered when the interval is let go",
+    CoreHost._shut,
+    "        _refuse(delivery)\n",
+    "        pass\n",
+)
+
+rewriting(
+    "own-parts-deleted",
+    "G12",
+    "an owner deletes parts of earlier owners alone",
+    CoreHost._delete_leftovers,
+    "part.sequencer < sequencer",
+    "part.sequencer <= sequencer",
+)
+
+rewriting(
+    "named-leftovers-deleted",
+    "G12",
+    "parts of earlier owners that the head names stay",
+    CoreHost._delete_leftovers,
+    "older.difference((await store.read_head(journal)).parts)",
+    "older",
+    seeds=0,
+    test="tests/worker/test_host.py::test_g13_what_earlier_owners_left_behind_is_deleted_at_a_takeover_6_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "parts-told-first",
+    "G12",
+    "a base is named when its parts are written",
+    CoreHost._write_parts,
+    "    for part, blob",
+    "    self.post(PartsWritten(write.number))\n    for part, blob",
+    seeds=0,
+    test="tests/worker/test_host.py::test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "rows-told-first",
+    "G12",
+    "rows are taken for written when the store has acknowledged them",
+    CoreHost._flush,
+    "    await self._until_certain(",
+    "    self.post(StatesFlushed(flush.number))\n    await self._until_certain(",
+    seeds=0,
+    test="tests/worker/test_host.py::test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "copies-told-first",
+    "G11",
+    "copied segments are named when they are written",
+    CoreHost._copy_parts,
+    "    for journal, part, copy",
+    "    self.post(PartsWritten(instruction.number))\n    for journal, part, copy",
+    seeds=0,
+    test="tests/worker/test_host.py::test_g12_a_write_is_reported_when_the_store_has_acknowledged_it_6_1_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "first-entry-unread",
+    "G12",
+    "an opening reads the first entry after the truncation point",
+    Opener._read,
+    "head.floor + 1",
+    "head.floor + 2",
+    seeds=0,
+    test="tests/worker/test_host.py::test_opening_reads_what_the_head_names_and_says_why_it_cannot",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "own-record-kept-on",
+    "G3",
+    "intervals that came by an earlier registration are given up",
+    Registration._vacate,
+    "await self._lapsed()",
+    "pass",
+    seeds=0,
+    test="tests/worker/test_registration.py::test_what_came_by_a_registration_that_was_not_heard_to_succeed_is_given_up",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "partial-answers-joined",
+    "G1",
+    "an ACK of a part is not told as an ACK of the whole",
+    _StreamChannel.reply,
+    "and _whole(outcome, remaining)",
+    "",
+    seeds=0,
+    test="tests/worker/test_delivery_service.py::test_acks_of_whole_batches_share_a_message_and_overtake_nothing",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "namesakes-run",
+    "G3",
+    "a worker runs nothing that is assigned to another of its name",
+    Worker._owned,
+    "[] if self._namesake() else ",
+    "",
+    seeds=0,
+    test="tests/worker/test_worker.py::test_g3_of_two_processes_of_one_name_one_opens_what_is_assigned_to_it_7_1",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "refused-for-successors",
+    "G3",
+    "a refused report ends the owner with that very sequencer",
+    Worker._report_refused,
+    "same and hosted.sequencer == sequencer",
+    "same",
+    seeds=0,
+    test="tests/worker/test_worker.py::test_g4_a_refusal_of_an_earlier_owners_report_does_not_end_its_successor_here_6_2",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)

@@ -1,0 +1,101 @@
+"""How long an opaque id is kept: exactly until the horizon has passed every time that its record came with (6.1.1)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millwheel.core.keys import ALL_KEYS
+from millwheel.worker.dedup import Dedup, OpaqueIds, PositionIds, Sender
+
+TIMES = st.integers(1, 12)
+SLACK = 100
+
+
+class Batch(NamedTuple):
+    """One delivery: its records' timestamps, what its sender states, and what the receiver knows when it comes."""
+
+    timestamps: list[int]
+    watermark: int
+    heard: int
+    known: int
+
+    def kept_until(self) -> int:
+        """The horizon up to which its ids are known."""
+        return max(*self.timestamps, self.watermark, self.heard, self.known)
+
+
+BATCHES = st.lists(
+    st.builds(Batch, st.lists(TIMES, min_size=1, max_size=3), TIMES, TIMES, TIMES), min_size=1, max_size=5
+)
+
+
+def ids_of(number: int, batch: Batch) -> list[bytes]:
+    return [b"%08d%08d" % (number, index) for index in range(len(batch.timestamps))]
+
+
+@given(BATCHES, st.integers(1, 5), st.booleans(), TIMES, st.integers(0, 5))
+@settings(max_examples=200, deadline=None, report_multiple_bugs=False)
+def test_g1_an_id_is_kept_until_the_horizon_passes_its_record_6_1_1(
+    batches: list[Batch], commit_size: int, sealed: bool, horizon: int, slack: int
+) -> None:
+    dedup = Dedup(ALL_KEYS, "r1", segment_ids=2)
+    waiting = []
+    known = 0
+    for number, batch in enumerate(batches):
+        known = max(known, batch.known)
+        dedup.advance("weak.1", known, SLACK, [])
+        sender = Sender("w1", 1, ALL_KEYS, "weak.1", batch.watermark, batch.heard)
+        ids = ids_of(number, batch)
+        verdict = dedup.check(OpaqueIds(ids), [b"a"] * len(ids), batch.timestamps, sender)
+        assert verdict.all_fresh
+        waiting.append((verdict, None))
+        if len(waiting) == commit_size or number == len(batches) - 1:
+            dedup.committed(dedup.take(waiting))
+            waiting = []
+    if sealed:
+        dedup.seal()
+    dedup.advance("weak.1", max(known, horizon + slack), max(known - horizon, slack), [])
+    for number, batch in enumerate(batches):
+        if batch.kept_until() >= horizon:
+            ids = ids_of(number, batch)
+            again = Sender("w1", 1, ALL_KEYS, "weak.1")
+            verdict = dedup.check(OpaqueIds(ids), [b"a"] * len(ids), batch.timestamps, again)
+            assert list(verdict.duplicates) == list(range(len(ids)))
+
+
+def test_g1_a_segment_is_kept_as_long_as_its_longest_id_6_1_1() -> None:
+    dedup = Dedup(ALL_KEYS, "r1", segment_ids=2_048)
+    sender = Sender("w1", 1, ALL_KEYS, "weak.1")
+    for time in (20, 10):
+        ids = [b"%08d%08d" % (time, index) for index in range(1_024)]
+        verdict = dedup.check(OpaqueIds(ids), [b"a"] * 1_024, [time] * 1_024, sender)
+        dedup.committed(dedup.take([(verdict, None)]))
+    assert len(dedup.seal()) == 1
+    dedup.advance("weak.1", 15, 0, [])
+    kept = [b"%08d%08d" % (20, index) for index in range(1_024)]
+    again = dedup.check(OpaqueIds(kept), [b"a"] * 1_024, [20] * 1_024, sender)
+    assert list(again.duplicates) == list(range(1_024))
+
+
+def test_g1_a_sequence_with_records_on_their_way_is_not_forgotten_8() -> None:
+    dedup = Dedup(ALL_KEYS, "r1")
+    sender = Sender("j1", 1, ALL_KEYS, "up.1")
+    dedup.admit("j1")
+    taken = dedup.check(PositionIds("j1", 0, [1]), [b"a"], [10], sender)
+    dedup.retire("j1")
+    dedup.committed(dedup.take([(taken, None)]))
+    copy = dedup.check(PositionIds("j1", 0, [1]), [b"a"], [10], sender)
+    assert list(copy.duplicates) == [0]
+
+
+def test_g3_what_is_known_of_sequencers_never_falls_6_2() -> None:
+    """A broadcast that names an older owner, or process, comes late."""
+    dedup = Dedup(ALL_KEYS, "r1")
+    for sequencer in (5, 3):
+        dedup.advance("up.1", sequencer, 0, [(ALL_KEYS, sequencer), ("injector/in/p", sequencer)])
+    for origin, keys in (("j1", ALL_KEYS), ("injector/in/p", None)):
+        older = Sender(origin, 4, keys, "up.1" if keys else "injector/in")
+        assert dedup.check(PositionIds("s1", 0, [1]), [b"a"], [10], older).outcome.name == "REFUSED_SEQUENCER"

@@ -1,0 +1,117 @@
+"""A term answers what it was asked, before it has read the catalog, while it lasts, and when it ends (7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from millwheel.coordination.contract import Compare, Outcome, Put, Snapshot
+from millwheel.coordination.election import Election
+from millwheel.coordination.memory import MemoryCoordinator
+from millwheel.core.catalog import Catalog
+from millwheel.master.messages import DrainTopology, Progress, SubmitTopology
+from millwheel.master.settings import MasterSettings
+from millwheel.master.shell import wall_clock
+from millwheel.master.term import Term
+from millwheel.rpc.failures import NOT_LEADING, RequestError
+from millwheel.store.memory import MemoryStore
+from tests.patience import patience
+
+from .harness import topology
+
+
+class HeldCoordinator(MemoryCoordinator):
+    """Lists, or takes transactions, when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists, self.takes = asyncio.Event(), asyncio.Event()
+        self.asked = asyncio.Event()
+
+    async def list(self, prefix: str) -> Snapshot:
+        if not prefix:
+            await self.lists.wait()
+        return await super().list(prefix)
+
+    async def transact(
+        self, compares: Sequence[Compare] = (), puts: Sequence[Put] = (), deletes: Sequence[str] = ()
+    ) -> Outcome:
+        if any(not put.lease for put in puts):
+            self.asked.set()
+            await self.takes.wait()
+        return await super().transact(compares, puts, deletes)
+
+
+class Looks:
+    """Counts the looks at draining topologies."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.twice = asyncio.Event()
+
+    async def look(self, known: Catalog, name: str) -> Progress:
+        self.count += 1
+        if self.count == 2:
+            self.twice.set()
+        return Progress(name, {}, {})
+
+
+async def forget(known: Catalog, computation: str, sequencer: int) -> None:
+    raise AssertionError(f"nothing has been removed, and {computation} is to be forgotten")
+
+
+@asynccontextmanager
+async def leading(coordinator: HeldCoordinator, looks: Looks) -> AsyncIterator[tuple[Term, asyncio.Task[None]]]:
+    leadership = await Election(coordinator, "leader", "m1").campaign()
+    term = Term(leadership, coordinator, MemoryStore(), MasterSettings(), looks.look, forget, wall_clock)
+    running = asyncio.create_task(term.run())
+    try:
+        yield term, running
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await leadership.resign()
+
+
+async def test_g11_a_term_is_ready_when_it_has_read_the_catalog_7_1() -> None:
+    coordinator = HeldCoordinator()
+    async with leading(coordinator, Looks()) as (term, _):
+        ready = asyncio.create_task(term.ready())
+        for _turn in range(20):
+            await asyncio.sleep(0)
+        assert not ready.done()
+        coordinator.lists.set()
+        async with asyncio.timeout(patience(10)):
+            await ready
+
+
+async def test_g8_what_a_term_was_asked_is_refused_when_it_ends_7_1() -> None:
+    coordinator = HeldCoordinator()
+    coordinator.lists.set()
+    async with leading(coordinator, Looks()) as (term, running):
+        await term.ready()
+        waiting = asyncio.create_task(term.ask(SubmitTopology(topology(), "r1")))
+        await coordinator.asked.wait()
+        running.cancel()
+        async with asyncio.timeout(patience(2)):
+            with pytest.raises(RequestError) as caught:
+                await waiting
+            assert caught.value.reason == NOT_LEADING
+            with pytest.raises(RequestError) as caught:
+                await term.ask(SubmitTopology(topology(), "r2"))
+            assert caught.value.reason == NOT_LEADING
+
+
+async def test_g8_a_draining_topology_is_looked_at_again_and_again_7_1() -> None:
+    coordinator, looks = HeldCoordinator(), Looks()
+    coordinator.lists.set()
+    coordinator.takes.set()
+    async with leading(coordinator, looks) as (term, _):
+        await term.ready()
+        await term.ask(SubmitTopology(topology(), "r1"))
+        await term.ask(DrainTopology("zeitgeist"))
+        async with asyncio.timeout(patience(2)):
+            await looks.twice.wait()
