@@ -135,9 +135,7 @@ def _computation_differences(found: AnyComputation, mine: _Computation, broadcas
     if found.percentiles != mine.percentiles:
         yield f"percentiles of {name} are {found.percentiles} in memory, {mine.percentiles} in the journal (G7)"
     if isinstance(found, InjectorComputation):
-        shares = {
-            share.member: (share.sequencer, share.watermark, share.idle, share.heard) for share in found.shares()
-        }
+        shares = {share.member: (share.sequencer, share.watermark, share.idle, share.heard) for share in found.shares()}
         if shares != mine.processes:
             yield f"processes of {name} are {shares} in memory, {mine.processes} in the journal (G4)"
         if (found.expected, found.expected_as_of) != (mine.expected, mine.expected_as_of):

@@ -138,7 +138,8 @@ def _timers(state: IntervalState, store: MemoryStore) -> Mapping[TimerName, tupl
         rows = decode_part(blob, list[TimerRow], str(part.rows))
         found.update((row[:3], row[3:]) for row in state.far.standing(rows))
     for wall, table in state.timers.items():
-        found.update(((key, wall, tag), tuple(setting)) for key, tag, setting in table.items())
+        for key, tag, one in table.items():
+            found[key, wall, tag] = one.at, one.hold, one.cause, one.origin
     return found
 
 
