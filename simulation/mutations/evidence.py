@@ -7,9 +7,8 @@ from typing import Any
 from millwheel.authority.core import AuthorityCore
 from millwheel.authority.registry import Registry
 from millwheel.core.time import MAX_TIMESTAMP
-from millwheel.worker.dedup.positions import PositionSource
+from millwheel.worker.dedup import snapshot
 from millwheel.worker.interval import recovery
-from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.log.cursors import Cursors
 from simulation.mutations.base import mutation, replace
 
@@ -22,29 +21,20 @@ def cleared_timers_read() -> None:
     replace(recovery._Reader, "_clear_timer", lambda _: lambda self, key, wall, tag, commit: None)
 
 
-@mutation("G1", "a takeover knows which records below a mark are not ACKed")
-def holes_filled() -> None:
-    """Whoever reads a base takes all below a sender's mark for committed."""
+@mutation("G1", "a takeover knows which positions are committed, and takes no others for it")
+def marks_read_high() -> None:
+    """Senders' marks are larger in a base that is read than in the one that was written."""
 
-    def make(begin: Any) -> Any:
-        def filled(self: PositionSource, sequence: str, interval: Any, pieces: Any, seen: Any) -> None:
-            for piece in pieces:
-                piece.mark += 1 << 30
-            begin(self, sequence, interval, pieces, seen)
+    def make(load_row: Any) -> Any:
+        def high(tables: Any, kind: str, row: list[Any], filters: Any) -> None:
+            if kind == "sequence":
+                name, origin, pieces = row
+                row = [name, origin, [[start, end, mark + (1 << 30), ()] for start, end, mark, _ in pieces]]
+            load_row(tables, kind, row, filters)
 
-        return filled
+        return high
 
-    replace(PositionSource, "__init__", make)
-
-
-@mutation("G1", "a record that waits for its commit is not ACKed with those beside it")
-def waiting_acked_with_others() -> None:
-    """What a delivery has beside its fresh records counts as ACKed when these are committed."""
-
-    def make(admit: Any) -> Any:
-        return lambda self, delivery, verdict, fresh, waiting, out: admit(self, delivery, verdict, fresh, (), out)
-
-    replace(Receiving, "_admit", make)
+    replace(snapshot, "_load_row", make)
 
 
 @mutation("G4", "a shard of the authority knows after a restart what was removed")
