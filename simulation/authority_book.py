@@ -119,9 +119,9 @@ class ShardBook:
         registry = core._registry
         names = {one.name for one in registry}
         if names != self.computations.keys():
-            yield f"computations {sorted(names)} in memory, {sorted(self.computations)} in the journal"
+            yield f"computations {sorted(names)} in memory, {sorted(self.computations)} in the journal (G4)"
         if (set(registry.removed), registry.ended) != (self.removed, self.ended):
-            ends = f"{sorted(self.removed)}, {self.ended} in the journal"
+            ends = f"{sorted(self.removed)}, {self.ended} in the journal (G4)"
             yield f"removed are {sorted(registry.removed)}, {registry.ended} in memory, {ends}"
         for found in registry:
             if (mine := self.computations.get(found.name)) is not None:

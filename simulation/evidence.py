@@ -52,7 +52,8 @@ class Evidence:
         """By log (its incarnation), name and life: the largest ACKed offset that is journaled."""
         self._lives: dict[tuple[str, str], int] = {}
         """By log and name: the present life."""
-        self._heard = dict.fromkeys(("append", "takeover", "ACK", "delivery", "acceptance", "restart", "advance"), 0)
+        kinds = ("append", "takeover", "ACK", "delivery", "acceptance", "restart", "advance", "publication")
+        self._heard = dict.fromkeys(kinds, 0)
         world.changes.append(self._changed)
         world.deliveries.append(self._sent)
         world.taps.appends.append(self._appended)
@@ -107,6 +108,7 @@ class Evidence:
 
     def _published(self, state: LogState, cursor: str, response: Publish) -> None:
         """A subscriber is shown committed records, ACKs of the present life of its cursor, and journaled watermarks."""
+        self._heard["publication"] += 1
         config, last = state.config, self._last.get(state.config.journal)
         shown = f"{config.journal} shows a subscriber"
         end = last.first + len(last.values) if isinstance(last, LogEntry) else 0

@@ -67,7 +67,7 @@ def acceptances_forgotten() -> None:
     replace(Registry, "_change", make)
 
 
-@mutation("G7", "an interval's watermark waits for what the authority has journaled of its senders")
+@mutation("G7", "a new owner starts from its predecessor's watermark, and from no later one")
 def watermark_ahead() -> None:
     """An interval that has just been opened is a second ahead of what it has read."""
 

@@ -12,7 +12,7 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval.checkpoint import DEDUP_PART
-from millwheel.worker.messages import Accepted, Acknowledge, AppendEntry, Delivery, Opened
+from millwheel.worker.messages import Accepted, Acknowledge, AppendEntry, Delivery, Opened, WriteParts
 from tests.interval.solo import INJECTOR, Solo
 
 SEQUENCES = 12
@@ -43,6 +43,7 @@ def test_g1_a_takeover_knows_ids_that_fill_many_parts_6_1_1(monkeypatch: pytest.
         solo.handle(delivery(number))
     solo.commit_all()
     (write,) = solo.core._checkpoints._write_base()
+    assert isinstance(write, WriteParts)
     parts = {part: write.parts[part] for part in sorted(write.parts)}  # as the head names them
     assert sum(part.name.startswith(DEDUP_PART) for part in parts) > SEQUENCES
 
