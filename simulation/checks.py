@@ -95,6 +95,8 @@ class Checks(StoreWatch):
             self._check_broadcast(journal, append)
         elif (name := journal.partition(".")[0]) in self._counting:
             self._late[name] += sum(entry.counts[2] for entry in self._entries(journal, append.commit, append.commit))
+        for hear in self._world.taps.appends:
+            hear(journal, append)
         for disorder in self._order.appended(journal, append, self._catalog, self._world.store.inner):
             self._world.violated(disorder)
 

@@ -20,6 +20,7 @@ from simulation.clients import Progress, operator, reader, subscriber
 from simulation.clocks import replaced
 from simulation.cluster import start_cluster, tuned
 from simulation.ending import ender
+from simulation.evidence import Evidence
 from simulation.faults import Faults
 from simulation.history import EXPECTED
 from simulation.leftovers import check_leftovers
@@ -80,6 +81,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
         world.history.listening(),
         patch("grpc.aio.insecure_channel", lambda address, options=None: channel_of(world.network, address)),
         tuned(world),
+        world.taps.listening(),
     ):
         yield
 
@@ -90,7 +92,7 @@ def _run(world: World, arrange: Callable[[World], None] | None) -> None:
     asyncio.set_event_loop(world.loop)
     progress = Progress()
     checks = Checks(world, progress)
-    owners = OwnerChecks(world)
+    owners, evidence = OwnerChecks(world), Evidence(world)
     faults = Faults(world)
     world.store.watch = checks
     world.loop.set_exception_handler(lambda _, context: _unhandled(world, context))
@@ -101,6 +103,7 @@ def _run(world: World, arrange: Callable[[World], None] | None) -> None:
     checks.conclude()
     if any(progress.sunk.values()):
         owners.conclude()
+        evidence.conclude()
 
 
 async def _life(world: World, progress: Progress, faults: Faults, arrange: Callable[[World], None] | None) -> None:

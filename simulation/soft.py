@@ -1,4 +1,7 @@
-"""Soft state against a scan (G12): what an owner has in memory is what a takeover would read from the store."""
+"""Soft state against a scan (G12): what an owner has in memory is what its journal says.
+
+The journal is read by code of the simulator's own (:mod:`simulation.twin`): a takeover that misreads it is found, too.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,25 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from millwheel.sdk.context import StateCell
+from millwheel.core.time import CLOCKS_DIFFER
 from millwheel.store.contract import JournalHead, JournalMissingError
 from millwheel.store.memory import MemoryStore
-from millwheel.worker.dedup import split_ids
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.core import Phase
-from millwheel.worker.interval.divided import names_base
 from millwheel.worker.interval.entry import TimerRow, decode_part
-from millwheel.worker.interval.far import is_far
-from millwheel.worker.interval.outbox import Outbox
-from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.log import LogCore
 from millwheel.worker.log import Phase as LogPhase
-from millwheel.worker.log.recovery import recover as recover_log
 from millwheel.worker.log.state import LogState
-from millwheel.worker.messages import Opened, OpenedParent, Parent
-from millwheel.worker.shell.opening import needed_parts
 from millwheel.worker.shell.worker import Worker
-from simulation.plan import FIRST
-from simulation.soft_ids import unknown_ids
+from simulation.soft_ids import id_differences, sequencer_differences
 from simulation.soft_logs import log_differences, log_rests
 from simulation.store import finished
+from simulation.twin import IntervalTwin, Place, TimerName, read_interval
+from simulation.twin_logs import read_log
 from simulation.world import World
 
-__all__ = ["check_soft_state"]
-
-_EARLIEST = FIRST - 60_000_000
-"""A minute before the first record: no horizon below it lets an id be forgotten."""
+__all__ = ["check_soft_state", "differences"]
 
 Core = IntervalCore | LogCore
 
@@ -48,7 +41,7 @@ def check_soft_state(world: World) -> int:
             continue
         for core in _at_rest(worker, world.store.inner):
             compared += 1
-            for difference in process.context.copy().run(_differences, worker, core, world.store.inner):
+            for difference in differences(core.state, world.store.inner, recovered=False):
                 world.violated(f"{process}, {core.state.config.journal}: {difference} (G12)")
     return compared
 
@@ -72,112 +65,92 @@ def _at_rest(worker: Worker, store: MemoryStore) -> Iterator[Core]:
             yield core
 
 
-def _differences(worker: Worker, core: Core, store: MemoryStore) -> list[str]:
-    twin = _twin(worker, core, store)
-    if twin is None:
-        return []
-    known = [(state.dedup, partial(_stored_ids, state, store)) for state in (core.state, twin)]
-    found = list(unknown_ids(known[0], known[1], _EARLIEST))
-    if isinstance(core, LogCore):
-        return [*found, *log_differences(core, twin, store)]
-    return [*found, *_compare(core, twin, store)]
-
-
-def _twin(worker: Worker, core: Core, store: MemoryStore) -> Any:
-    """The state that a takeover would start from; None if the computation has been removed meanwhile."""
-    hosted = worker.hosted[core.state.config.journal]
-    built = worker._builder.build(hosted.owned)
-    if built is None:
-        return None
-    worker.routing.release(built.bindings)
-    twin: Any = built.core
-    if not isinstance(twin, Core):
-        return None
-    take_over: Any = recover_log if isinstance(core, LogCore) else recover
-    take_over(twin.state, _opened(store, core))
-    return twin.state
-
-
-def _opened(store: MemoryStore, core: Core) -> Opened:
-    config = core.state.config
-    head: JournalHead = finished(store.read_head(config.journal))
-    parts, entries = _read(store, config.journal, head, False)
-    needed = core.state.config.parents if isinstance(core, IntervalCore) and not names_base(head.parts) else ()
-    return Opened(head, parts, entries, [_opened_parent(store, parent) for parent in needed])
-
-
-def _opened_parent(store: MemoryStore, parent: Parent) -> OpenedParent:
-    head: JournalHead = finished(store.read_head(parent.journal))
-    return OpenedParent(parent, head, *_read(store, parent.journal, head, True))
-
-
-def _read(store: MemoryStore, journal: str, head: JournalHead, far: bool) -> tuple[dict[Any, bytes], list[bytes]]:
-    parts = dict.fromkeys(head.parts, b"")
-    wanted = [*needed_parts(head.parts), *(part for part in head.parts if far and is_far([part]))]
-    parts.update(zip(wanted, finished(store.read_parts(journal, wanted)), strict=True))
-    return parts, finished(store.read_entries(journal, head.floor + 1, head.commit))
+def differences(state: IntervalState | LogState, store: MemoryStore, *, recovered: bool) -> Iterator[str]:
+    """What an owner has in memory otherwise than its journal. ``recovered``: it has just read it, and done no more."""
+    config = state.config
+    twin: Any
+    if isinstance(state, LogState):
+        twin = read_log(store, config.computation, config.journal)
+        yield from log_differences(state, twin, recovered=recovered)
+    else:
+        twin = read_interval(store, config.journal, config.keys, state.config.parents)
+        yield from twin.faults
+        yield from _whole_differences(state, twin, recovered)
+        yield from _key_differences(state, twin, store)
+        yield from _production_differences(state, twin, recovered)
+    yield from id_differences(state.dedup, partial(_stored_ids, state, store), twin.ids, recovered=recovered)
+    yield from sequencer_differences(state.dedup, twin.ids, recovered=recovered)
 
 
 def _stored_ids(state: IntervalState | LogState, store: MemoryStore, name: str) -> set[bytes]:
     """The ids of a segment; a child's may be in a parent's journal still."""
     foreign = state.foreign if isinstance(state, IntervalState) else {}
     (blob,) = finished(store.read_parts(foreign.get(name, state.config.journal), state.segments[name][:1]))
-    return set(split_ids(blob))
+    return {blob[at : at + 16] for at in range(0, len(blob), 16)}
 
 
-def _compare(core: IntervalCore, twin: IntervalState, store: MemoryStore) -> Iterator[str]:
-    state = core.state
-    for wall in (False, True):
-        mine, its = _timers(state, wall, store), _timers(twin, wall, store)
-        if mine != its:
-            yield f"timers {mine} in memory, {its} in the store"
+def _whole_differences(state: IntervalState, twin: IntervalTwin, recovered: bool) -> Iterator[str]:
+    """What is known of the interval as a whole."""
+    mine, its = (state.watermark, state.output), (twin.watermark, twin.output)
+    if (recovered and mine != its) or min(state.watermark - twin.watermark, state.output - twin.output) < 0:
+        yield f"watermarks {mine} in memory, {its} in the journal"
+    if recovered and twin.wall - state._clock <= CLOCKS_DIFFER and state.wall < twin.wall:
+        yield f"the wall time is {state.wall} in memory, {twin.wall} in the journal (G6)"
+    if recovered and state.counts.row != twin.counts:
+        yield f"counts {state.counts.row} in memory, {twin.counts} in the journal"
+    for start in {row[0] for row in (*state.floors.rows(), *twin.floors)}:
+        mark = max(state.watermark, state.floors.of(start))
+        if start in state.config.keys and mark != max(state.watermark, twin.floor_of(start)):
+            yield f"key {start!r} has been shown {twin.floor_of(start)} by the journal, {mark} by memory (G7)"
+
+
+def _key_differences(state: IntervalState, twin: IntervalTwin, store: MemoryStore) -> Iterator[str]:
+    """What is known of keys: their timers, holds and states."""
+    timers = _timers(state, store)
+    for name in {**timers, **twin.timers}:
+        if timers.get(name) != twin.timers.get(name):
+            yield f"timer {name} is {timers.get(name)} in memory, {twin.timers.get(name)} in the store"
     if state.holds != twin.holds:
         yield f"holds {state.holds} in memory, {twin.holds} in the store"
-    if twin.watermark > state.watermark or twin.output > state.output:
-        yield f"watermarks {state.watermark}, {state.output} in memory, {twin.watermark}, {twin.output} in the store"
-    pending = _productions(twin.outbox)
-    for place, production in _productions(state.outbox).items():
-        if pending.get(place) != production:
-            yield f"production {place} is {production} in memory, and {pending.get(place)} in the store"
-    others = dict(twin.cells.items())
     for key, cell in state.cells.items():
-        other = others.get(key)
-        if other is None:
-            (row,) = finished(store.read_states(state.config.computation, [key]))
-            stored = b"" if row is None else row.blob
-            if stored != cell.encoded:
-                yield f"key {key!r}: {cell.encoded!r} in memory, {stored!r} in its row, and no entry since"
-        elif other.encoded != cell.encoded:
-            yield f"key {key!r}: {cell.encoded!r} in memory, {other.encoded!r} in the store"
-    yield from _forgotten(core, others, store)
+        stored = twin.states.get(key)
+        if stored is None:
+            stored = _row(state, store, key)
+        if stored != cell.encoded:
+            yield f"key {key!r}: {cell.encoded!r} in memory, {stored!r} in the store"
+    for key, stored in twin.states.items():
+        # Keys without a cell: their state is their row's, or none while no cell has ever been evicted.
+        known = b"" if not state.cells.evicted else _row(state, store, key)
+        if key not in state.cells and known != stored:
+            yield f"key {key!r}: no cell and {known!r} in its row, {stored!r} in the journal"
 
 
-def _forgotten(core: IntervalCore, others: Mapping[bytes, StateCell], store: MemoryStore) -> Iterator[str]:
-    """Keys without a cell: their state is their row's, or none while no cell has ever been evicted."""
-    cells = core.state.cells
-    for key, other in others.items():
-        if key in cells:
-            continue
-        (row,) = finished(store.read_states(core.state.config.computation, [key])) if cells.evicted else (None,)
-        known = b"" if row is None else row.blob
-        if known != other.encoded:
-            yield f"key {key!r}: no cell and {known!r} in its row, {other.encoded!r} in the store"
+def _row(state: IntervalState, store: MemoryStore, key: bytes) -> bytes:
+    (row,) = finished(store.read_states(state.config.computation, [key]))
+    return b"" if row is None else row.blob
 
 
-def _timers(state: IntervalState, wall: bool, store: MemoryStore) -> list[tuple[bytes, str, int]]:
-    """A domain's timers by key and tag, with their times: those in the store alone, too."""
-    found = [(key, tag, setting.at) for key, tag, setting in state.timers[wall].items()]
-    for part in state.far.of_domain(wall):
+def _timers(state: IntervalState, store: MemoryStore) -> Mapping[TimerName, tuple[int, int | None, int, int]]:
+    """All timers, those in the store alone included."""
+    found: dict[TimerName, tuple[int, int | None, int, int]] = {}
+    for part in state.far.parts.values():
         (blob,) = finished(store.read_parts(state.config.journal, [part.rows]))
         rows = decode_part(blob, list[TimerRow], str(part.rows))
-        found += [(row[0], row[2], row[3]) for row in state.far.standing(rows)]
-    return sorted(found)
+        found.update((row[:3], row[3:]) for row in state.far.standing(rows))
+    for wall, table in state.timers.items():
+        for key, tag, one in table.items():
+            found[key, wall, tag] = one.at, one.hold, one.cause, one.origin
+    return found
 
 
-def _productions(outbox: Outbox) -> dict[tuple[str, int, str], Any]:
-    """What is not ACKed, by sequence, position and consumer. An ACK is in the journal with the next commit."""
-    return {
-        (shipment.sequence, row[0], shipment.consumer): row
-        for shipment in outbox
-        for row in outbox.rows_of(shipment)
-    }  # fmt: skip
+def _production_differences(state: IntervalState, twin: IntervalTwin, recovered: bool) -> Iterator[str]:
+    """What is not ACKed, by sequence, position and consumer. An ACK is in the journal with the next base."""
+    outbox = state.outbox
+    mine: dict[Place, Any] = {
+        (shipment.sequence, row[0], shipment.consumer): row for shipment in outbox for row in outbox.rows_of(shipment)
+    }
+    for place, production in mine.items():
+        if twin.productions.get(place) != production:
+            yield f"production {place} is {production} in memory, and {twin.productions.get(place)} in the store"
+    if recovered and (lost := twin.productions.keys() - mine.keys()):
+        yield f"productions {sorted(lost)} are in the journal, and not in memory (G9)"

@@ -1,61 +1,86 @@
-"""Ids against a scan (G12): of what an owner knows to be committed a takeover must know, too, or it takes copies for
-fresh ones (G1)."""
+"""Ids in memory against those of the journal (G12): what is committed there is known here, and nothing else (G1)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
+from simulation.twin_ids import IdFacts, OpaqueFacts, SequenceFacts, highest_sequencers
 
-__all__ = ["unknown_ids"]
+__all__ = ["id_differences", "sequencer_differences"]
 
 Stored = Callable[[str], set[bytes]]
 """The ids of a segment that the store has, by its name."""
 
 
-Known = tuple[Dedup, Stored]
+def id_differences(dedup: Dedup, stored: Stored, twin: IdFacts, *, recovered: bool) -> Iterator[str]:
+    """What an owner knows of ids otherwise than its journal.
 
-
-def unknown_ids(owner: Known, takeover: Known, forgotten_from: int) -> Iterator[str]:
-    """What an ``owner`` knows, and a ``takeover`` does not; each with what it can read of the store.
-
-    The owner may know less one by one: what marks and horizons speak for it forgets first, and says so with its next
-    commit. ``forgotten_from``: no horizon below it lets any id be forgotten.
+    An owner that serves may know more of sequences and sequencers than was committed: its next commit says so. One that
+    has just ``recovered`` may not.
     """
-    known, found = owner[0]._tables, takeover[0]._tables
-    for name, source in known.positions.items():
-        if lost := sorted(position for position in source.seen if not _has(found.positions.get(name), position)):
-            yield f"positions {lost} of {name} are known in memory, and to no takeover"
-        if name in found.positions and _mark(found.positions[name]) > _mark(source):
-            yield f"the mark of {name} is {_mark(source)} in memory, and {_mark(found.positions[name])} in the store"
-    for computation, opaque in known.opaque.items():
-        other = found.opaque.get(computation)
-        if other is None or other.horizon < forgotten_from:
-            ids = _ids(opaque, owner[1]) - (set() if other is None else _ids(other, takeover[1]))
-            if ids:
-                yield f"ids {sorted(ids)} of {computation} are known in memory, and to no takeover"
-    for query, batches in known.queries.items():
-        its = found.queries.get(query)
-        if batches.floor is not None and (its is None or its.floor != batches.floor):
-            yield f"query {query} is at batch {batches.floor} in memory, and at {its and its.floor} in the store"
-            continue
-        for number, batch in batches.batches.items():
-            seen = its.batches[number].seen if its is not None and number in its.batches else set()
-            if batch.seen - seen:
-                yield f"ids {sorted(batch.seen - seen)} of batch {number} are known in memory, and to no takeover"
+    tables = dedup._tables
+    for name in {**tables.positions, **twin.positions}:
+        mine, its = tables.positions.get(name), twin.positions.get(name)
+        if mine is not None and its is not None:
+            yield from _position_differences(mine, its, recovered)
+        elif recovered or (mine is not None and mine.seen):
+            yield f"sequence {name} is {'un' if mine is None else ''}known in memory, and otherwise in the journal"
+    for name in {**tables.opaque, **twin.opaque}:
+        yield from _opaque_differences(name, tables.opaque.get(name), stored, twin.opaque.get(name, OpaqueFacts()))
+    for query, source in tables.queries.items():
+        batches = twin.batches.get(query, {})
+        if source.floor != max(batches, default=None):
+            yield f"query {query} is at batch {source.floor} in memory, and at {max(batches, default=None)} in entries"
+        for number, batch in source.batches.items():
+            ids = batches.get(number, set())
+            if batch.seen != ids:
+                yield f"batch {number} of {query} has {len(batch.seen)} ids in memory, {len(ids)} in entries"
+    if recovered and (lost := twin.batches.keys() - tables.queries.keys()):
+        yield f"queries {sorted(lost)} are in the journal, and not in memory"
 
 
-def _has(source: PositionSource | None, position: int) -> bool:
-    if source is None:
-        return False
-    below = any(position < piece.mark and position not in piece.holes for piece in source.pieces)
-    return below or position in source.seen
+def _position_differences(mine: PositionSource, its: SequenceFacts, recovered: bool) -> Iterator[str]:
+    """Keys between two borders are alike: one of each such range is asked for. A position of an entry is a fact of all
+    keys; one of statements, for the keys of their range."""
+    name = mine.sequence
+    keys = sorted({one.keys.start for one in its.ranges} | {piece.interval.start for piece in mine.pieces})
+    marks = {mark for one in its.ranges for mark, _ in one.statements} | {piece.mark for piece in mine.pieces}
+    holes = {p for one in its.ranges for _, unacked in one.statements for p in unacked}
+    asked = its.committed | mine.seen | holes | {mark - 1 for mark in marks if mark} | marks
+    asked |= {hole for piece in mine.pieces for hole in piece.holes}
+    for key in keys:
+        here = [one for one in its.ranges if key in one.keys]
+        there = [piece for piece in mine.pieces if key in piece.interval]
+        if bool(here) != bool(there) and recovered:
+            yield f"key {key!r} of {name} is admitted in {'the journal' if here else 'memory'} alone"
+        for position in asked if here and there else ():
+            committed, known = its.knows(position, key), _knows(mine, position, key)
+            if committed and not known:
+                yield f"position {position} of {name} is committed for key {key!r}, and unknown in memory (G1)"
+            if known and not committed and (recovered or position in mine.seen):
+                yield f"position {position} of {name} is known for key {key!r} in memory, and to no takeover"
 
 
-def _mark(source: PositionSource) -> int:
-    return max((piece.mark for piece in source.pieces), default=0)
+def _knows(source: PositionSource, position: int, key: bytes) -> bool:
+    if position in source.seen:
+        return True
+    pieces = [piece for piece in source.pieces if key in piece.interval]
+    return any(position < piece.mark and position not in piece.holes for piece in pieces)
+
+
+def _opaque_differences(name: str, mine: OpaqueSource | None, stored: Stored, its: OpaqueFacts) -> Iterator[str]:
+    known = set() if mine is None else _ids(mine, stored)
+    if extra := known - its.collect.keys():
+        yield f"ids {sorted(extra)} of {name} are known in memory, and to no takeover"
+    horizon = its.horizon if mine is None else mine.horizon
+    if mine is not None and its.horizon > horizon:
+        yield f"ids of {name} are kept from {horizon} in memory, from {its.horizon} in the journal"
+    if lost := sorted(one for one, collect in its.collect.items() if collect >= horizon and one not in known):
+        yield f"ids {lost} of {name} are committed and kept from {horizon}, and unknown in memory (G1)"
 
 
 def _ids(source: OpaqueSource, stored: Stored) -> set[bytes]:
@@ -63,3 +88,16 @@ def _ids(source: OpaqueSource, stored: Stored) -> set[bytes]:
     for name, segment in source.segments.items():
         found |= stored(name) if segment.ids is None else segment.ids
     return found
+
+
+def sequencer_differences(dedup: Dedup, twin: IdFacts, *, recovered: bool) -> Iterator[str]:
+    """Sequencers of senders: an owner knows those that were committed, or newer ones (G3)."""
+    rows = dedup._tables.sequencers.rows()
+    places = {(name, span[0]) for name, span, _ in [*rows, *twin.sequencers] if not isinstance(span, str)}
+    mine: Any = highest_sequencers(rows, places)
+    its: Any = highest_sequencers(twin.sequencers, places)
+    for place, number in its.items():
+        if mine.get(place, 0) < number:
+            yield f"sequencer {number} of {place} is in the journal, {mine.get(place, 0)} in memory (G3)"
+    if recovered and (extra := [place for place in mine if mine[place] > its.get(place, 0)]):
+        yield f"the sequencers of {extra} are in memory, and not in the journal"

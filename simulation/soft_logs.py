@@ -1,15 +1,13 @@
-"""A stream log's soft state against a scan (G12): records, cursors and their age are what a takeover would find."""
+"""A stream log in memory against its journal (G12): records, cursors and their age."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millwheel.store.memory import MemoryStore
 from millwheel.worker.log import LogCore
-from millwheel.worker.log.entry import SegmentBlob, decode, row_key
 from millwheel.worker.log.segments import Records
 from millwheel.worker.log.state import LogState
-from simulation.store import finished
+from simulation.twin_logs import LogTwin
 
 __all__ = ["log_differences", "log_rests"]
 
@@ -19,38 +17,28 @@ def log_rests(core: LogCore) -> bool:
     return core._commits._in_flight is None and not core.state.intake.line
 
 
-def log_differences(core: LogCore, twin: LogState, store: MemoryStore) -> Iterator[str]:
-    """What of the log in memory a takeover, whose state is ``twin``, would find otherwise."""
-    state = core.state
-    mine, its = state.records, twin.records
-    if (mine.start, mine.end) != (its.start, its.end):
-        yield f"offsets {mine.start} to {mine.end} in memory, {its.start} to {its.end} in the store"
+def log_differences(state: LogState, twin: LogTwin, *, recovered: bool) -> Iterator[str]:
+    """What the log in memory has otherwise than its journal."""
+    yield from twin.faults
+    mine = state.records
+    if (mine.start, mine.end) != (twin.start, twin.end):
+        yield f"offsets {mine.start} to {mine.end} in memory, {twin.start} to {twin.end} in the journal"
         return
-    if sorted(state.cursors.facts()) != sorted(twin.cursors.facts()):
-        yield f"cursors {state.cursors.facts()} in memory, {twin.cursors.facts()} in the store"
+    cursors = {name: (acked, life) for name, acked, life in state.cursors.facts()}
+    if cursors != twin.cursors:
+        yield f"cursors {cursors} in memory, {twin.cursors} in the journal"
     if state.journaled_age != twin.age or twin.age > state.age:
-        yield f"age {state.journaled_age}, now {state.age}, in memory, {twin.age} in the store"
-    if twin.watermark > state.watermark or state.assured > max(twin.watermark, state.assured):
-        yield f"watermark {state.watermark} in memory, {twin.watermark} in the store"
-    held = _records(its, twin.config.computation, store)
+        yield f"age {state.journaled_age}, now {state.age}, in memory, {twin.age} in the journal"
+    if twin.watermark > state.watermark or (recovered and twin.watermark != state.watermark):
+        yield f"watermark {state.watermark} in memory, {twin.watermark} in the journal"
+    if recovered and (state.counts.records, state.counts.duplicates, state.counts.late) != twin.counts:
+        yield f"{state.counts} in memory, {twin.counts} in the journal"
+    yield from _record_differences(mine, twin)
+
+
+def _record_differences(mine: Records, twin: LogTwin) -> Iterator[str]:
+    """The records that are in memory; the others are read from their rows, as they are for ``twin``."""
     for segment in (*mine.closed, mine.open):
         for number, record in enumerate(zip(segment.timestamps, segment.values, strict=True), segment.first):
-            if held.get(number) != record:
-                yield f"offset {number} is {record} in memory, and {held.get(number)} in the store"
-    if missing := sorted(set(range(its.start, its.end)) - held.keys()):
-        yield f"offsets {missing} are in no entry, and in no row"
-
-
-def _records(records: Records, computation: str, store: MemoryStore) -> dict[int, tuple[int, bytes]]:
-    """By offset: what entries and rows have."""
-    found: dict[int, tuple[int, bytes]] = {}
-    for segment in (*records.closed, records.open):
-        timestamps, values = segment.timestamps, segment.values
-        if not segment.loaded:
-            (row,) = finished(store.read_states(computation, [row_key(segment.first)]))
-            if row is None:
-                continue
-            blob = decode(row.blob, SegmentBlob, f"the row of offset {segment.first}")
-            timestamps, values = blob.timestamps, blob.values
-        found.update(enumerate(zip(timestamps, values, strict=True), segment.first))
-    return found
+            if twin.records.get(number) != record:
+                yield f"offset {number} is {record} in memory, and {twin.records.get(number)} in the store"

@@ -18,6 +18,7 @@ from simulation.network import Network
 from simulation.plan import Plan
 from simulation.process import Clock, Process
 from simulation.store import SimulatedStore, StoreWatch
+from simulation.taps import Taps
 
 __all__ = ["Main", "World"]
 
@@ -42,6 +43,8 @@ class World:
         """Told of the watermarks that a worker hears, by sending computation."""
         self.deliveries: list[Callable[[Delivery], None]] = []
         """Told of what intervals send."""
+        self.taps = Taps()
+        """Further places where checkers listen."""
         self.store = SimulatedStore(self.network, Random(f"store {plan.seed}"), self.watch)
         self.coordinator = SimulatedCoordinator(
             self.network, Random(f"coordinator {plan.seed}"), self._changed, plan.revisions_kept

@@ -163,12 +163,12 @@ class _Reader:
             self._apply(number, entry if self._keys is None else _cut(entry, self._keys))
 
     def _base(self, parts: dict[PartId, bytes]) -> None:
-        ids: list[bytes] = []
+        ids: dict[int, bytes] = {}
         filters: dict[str, bytes] = {}
         for part, blob in parts.items():
             kind, _, name = part.name.partition("/")
             if kind == DEDUP_PART:
-                ids.append(blob)
+                ids[int(name)] = blob
             elif kind in (FAR_PART, VOIDS_PART, ENTRY_PART):
                 continue
             elif kind == SEGMENT_PART:
@@ -182,7 +182,9 @@ class _Reader:
                 self._restore(kind, blob, f"journal {self._journal}, base part {part.name}")
         self._far_timers(parts)
         if ids:
-            self._whole.dedup = Dedup.restore(self._whole.keys, self._journal, ids, filters)
+            # One list of rows, in the order of the parts' numbers. A head names part 10 before part 2.
+            ordered = [ids[number] for number in sorted(ids)]
+            self._whole.dedup = Dedup.restore(self._whole.keys, self._journal, ordered, filters)
 
     def _restore(self, kind: str, blob: bytes, where: str) -> None:
         if kind == META_PART:

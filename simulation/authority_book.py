@@ -1,0 +1,146 @@
+"""What the authority's journals say, read by code of the simulator's own: who may speak for what, and what was decided.
+
+Each entry is taken in as it is appended, from the first one on. So a shard that starts from a base is compared with
+all that its journal ever said (G4, G7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from millwheel.authority.core import AuthorityCore
+from millwheel.authority.injected import InjectorComputation
+from millwheel.authority.journal import AcceptKeys, AcceptProcess, Change, Entry, Expect, KeysRow, Percentile, Remove
+from millwheel.authority.registry import AnyComputation
+from millwheel.core.time import MIN_TIMESTAMP
+
+__all__ = ["ShardBook", "injector_name"]
+
+Stretch = tuple[bytes, bytes | None, int, int]
+"""First key, end, sequencer, watermark."""
+
+
+def injector_name(computation: str) -> bool:
+    """Whether the name stands for a stream's injectors."""
+    return computation.startswith("injector/")
+
+
+@dataclass(slots=True)
+class _Computation:
+    """One computation of a shard."""
+
+    value: int = MIN_TIMESTAMP
+    stretches: list[Stretch] = field(default_factory=lambda: [(b"", None, 0, int(MIN_TIMESTAMP))])
+    """In key order, without gaps."""
+    processes: dict[str, tuple[int, int, bool, int]] = field(default_factory=dict)
+    """Sequencer, watermark, whether it is idle, and the last report that counts."""
+    expected: frozenset[str] = frozenset()
+    expected_as_of: int = 0
+    percentiles: dict[int, int] = field(default_factory=dict)
+
+    def paint(self, row: KeysRow) -> None:
+        """The keys of a row have its sequencer and watermark from now on; what it cuts keeps its own outside it."""
+        kept: list[Stretch] = []
+        for start, end, sequencer, watermark in self.stretches:
+            if start < row.start:
+                left = row.start if end is None or row.start < end else end
+                kept.append((start, left, sequencer, watermark))
+            if row.end is not None and (end is None or row.end < end):
+                kept.append((max(start, row.end), end, sequencer, watermark))
+        self.stretches = sorted([*kept, (row.start, row.end, row.sequencer, row.watermark)], key=lambda one: one[0])
+
+
+class ShardBook:
+    """One shard's journal."""
+
+    def __init__(self) -> None:
+        self.computations: dict[str, _Computation] = {}
+        self.removed: set[str] = set()
+        self.ended: dict[str, int] = {}
+        self.accepted: set[tuple[str, Any, int]] = set()
+        """Every acceptance that was ever journaled: computation, first key and end (or process), sequencer."""
+        self.heard: dict[tuple[str, str, int], int] = {}
+        """By stream, process and sequencer: the number of the last report that was ever journaled."""
+
+    def take(self, entry: Entry) -> None:
+        """Take an entry in."""
+        for change in entry.changes:
+            self._change(change)
+        for name, rows in entry.keys.items():
+            for row in rows:
+                self._of(name).paint(row)
+        for name, processes in entry.processes.items():
+            for process in processes:
+                self._process(name, process)
+        for name, value in entry.values.items():
+            self._of(name).value = max(value, self._of(name).value)
+
+    def _of(self, name: str) -> _Computation:
+        return self.computations.setdefault(name, _Computation())
+
+    def _change(self, change: Change) -> None:
+        name = change.computation
+        if isinstance(change, AcceptKeys):
+            self.accepted.add((name, (change.row.start, change.row.end), change.row.sequencer))
+            self._of(name).paint(change.row)
+        elif isinstance(change, AcceptProcess):
+            self.accepted.add((name, change.row.process, change.row.sequencer))
+            self._process(name, change.row)
+        elif isinstance(change, Remove):
+            self.computations.pop(name, None)
+            if not injector_name(name):
+                self.removed.add(name)
+            elif change.up_to:
+                self.ended[name] = max(change.up_to, self.ended.get(name, 0))
+        elif isinstance(change, Expect):
+            self._expect(self._of(name), change)
+        else:
+            assert isinstance(change, Percentile)
+            decided = self._of(name).percentiles
+            decided[change.basis_points] = max(change.watermark, decided.get(change.basis_points, change.watermark))
+
+    def _process(self, name: str, row: Any) -> None:
+        self._of(name).processes[row.process] = row.sequencer, row.watermark, row.idle, row.heard
+        place = name, row.process, row.sequencer
+        self.heard[place] = max(row.heard, self.heard.get(place, 0))
+
+    @staticmethod
+    def _expect(mine: _Computation, change: Expect) -> None:
+        if 0 < change.as_of < mine.expected_as_of:
+            return
+        mine.expected, mine.expected_as_of = frozenset(change.processes), max(change.as_of, mine.expected_as_of)
+        if mine.expected:
+            mine.processes = {name: one for name, one in mine.processes.items() if name in mine.expected}
+
+    def differences(self, core: AuthorityCore) -> Iterator[str]:
+        """What a shard that has just been read back knows otherwise than its journal."""
+        registry = core._registry
+        names = {one.name for one in registry}
+        if names != self.computations.keys():
+            yield f"computations {sorted(names)} in memory, {sorted(self.computations)} in the journal (G4)"
+        if (set(registry.removed), registry.ended) != (self.removed, self.ended):
+            ends = f"{sorted(self.removed)}, {self.ended} in the journal (G4)"
+            yield f"removed are {sorted(registry.removed)}, {registry.ended} in memory, {ends}"
+        for found in registry:
+            if (mine := self.computations.get(found.name)) is not None:
+                yield from _computation_differences(found, mine, core.broadcast(found.name))
+
+
+def _computation_differences(found: AnyComputation, mine: _Computation, broadcast: int) -> Iterator[str]:
+    name = found.name
+    if broadcast != mine.value or found.value < mine.value:
+        yield f"{name} is broadcast at {broadcast}, decided at {found.value}, and journaled at {mine.value} (G7)"
+    if found.percentiles != mine.percentiles:
+        yield f"percentiles of {name} are {found.percentiles} in memory, {mine.percentiles} in the journal (G7)"
+    if isinstance(found, InjectorComputation):
+        shares = {share.member: (share.sequencer, share.watermark, share.idle, share.heard) for share in found.shares()}
+        if shares != mine.processes:
+            yield f"processes of {name} are {shares} in memory, {mine.processes} in the journal (G4)"
+        if (found.expected, found.expected_as_of) != (mine.expected, mine.expected_as_of):
+            yield f"{name} expects {sorted(found.expected)} in memory, {sorted(mine.expected)} in the journal (G7)"
+        return
+    stretches = [(one.member.start, one.member.end, one.sequencer, one.watermark) for one in found.shares()]
+    if stretches != mine.stretches:
+        yield f"keys of {name} are {stretches} in memory, {mine.stretches} in the journal (G4)"

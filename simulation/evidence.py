@@ -1,0 +1,230 @@
+"""What the product concludes, against what the journals say at that moment.
+
+An ACK says that a record is committed, a mark that all below it are; an acceptance, that it is journaled; a watermark,
+that its senders have reached it. Each is checked when it leaves, not when something has come of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from millwheel.authority.core import AuthorityCore
+from millwheel.authority.journal import decode_entry
+from millwheel.coordination.contract import Change
+from millwheel.core.catalog import Catalog
+from millwheel.core.time import CLOCKS_DIFFER, MIN_TIMESTAMP
+from millwheel.store.contract import Append
+from millwheel.worker.dedup import PositionIds
+from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval.entry import Entry
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.log import LogCore
+from millwheel.worker.log.entry import LogEntry
+from millwheel.worker.log.messages import Publish
+from millwheel.worker.log.state import LogState
+from millwheel.worker.messages import Acknowledge, Delivery
+from simulation.authority_book import ShardBook
+from simulation.ledger import Ledger
+from simulation.soft import differences
+from simulation.world import World
+
+__all__ = ["Evidence"]
+
+_AUTHORITY = "authority."
+
+
+class Evidence:
+    """Compares claims with journals. Of each kind some must be heard in a run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._catalog = Catalog()
+        self._ledger = Ledger(self._catalog, world.store.inner)
+        self._books: dict[str, ShardBook] = {}
+        self._broadcast: dict[str, int] = {}
+        """By computation: the largest value that was ever journaled."""
+        self._last: dict[str, Entry | LogEntry] = {}
+        """By journal."""
+        self._appends: set[tuple[str, int, int]] = set()
+        """Journal, sequencer and commit of every entry."""
+        self._cursors: dict[tuple[str, str, int], int] = {}
+        """By log (its incarnation), name and life: the largest ACKed offset that is journaled."""
+        self._lives: dict[tuple[str, str], int] = {}
+        """By log and name: the present life."""
+        kinds = ("append", "takeover", "ACK", "delivery", "acceptance", "restart", "advance", "publication")
+        self._heard = dict.fromkeys(kinds, 0)
+        world.changes.append(self._changed)
+        world.deliveries.append(self._sent)
+        world.taps.appends.append(self._appended)
+        world.taps.recoveries.append(self._recovered)
+        world.taps.acks.append(self._acked)
+        world.taps.confirmations.append(self._confirmed)
+        world.taps.publications.append(self._published)
+        world.taps.restores.append(self._restored)
+        world.taps.acceptances.append(self._accepted)
+        world.taps.advances.append(self._advanced)
+
+    def conclude(self) -> None:
+        """A checker that heard nothing has checked nothing: the product has moved on."""
+        for kind in [kind for kind, count in self._heard.items() if not count]:
+            if kind == "advance" and self._world.plan.ending:
+                continue  # it may end before any watermark moves
+            self._world.violated(f"no {kind} was seen by those who compare it with the journals")
+
+    def _changed(self, changes: tuple[Change, ...]) -> None:
+        shape = self._catalog.shape
+        self._catalog.apply(changes)
+        if self._catalog.shape != shape:
+            self._ledger.follow()
+
+    # Journals.
+
+    def _appended(self, journal: str, append: Append) -> None:
+        self._heard["append"] += 1
+        self._appends.add((journal, append.sequencer, append.commit))
+        if journal.startswith(_AUTHORITY):
+            entry = decode_entry(append.entry, journal)
+            self._books.setdefault(journal, ShardBook()).take(entry)
+            for name, value in entry.values.items():
+                self._broadcast[name] = max(value, self._broadcast.get(name, value))
+        elif (found := self._ledger.read(journal, append)) is not None:
+            self._check_entry(journal, append, found)
+            self._last[journal] = found
+            if isinstance(found, LogEntry):
+                self._note_cursors(journal.rpartition(".j")[0], append.commit, found)
+
+    def _note_cursors(self, log: str, commit: int, entry: LogEntry) -> None:
+        for name in entry.deleted:
+            self._lives.pop((log, name), None)
+        for name, acked in entry.cursors:
+            life = self._lives.setdefault((log, name), commit)
+            self._cursors[log, name, life] = max(acked, self._cursors.get((log, name, life), 0))
+
+    def _confirmed(self, journal: str, sequencer: int, commit: int) -> None:
+        """Whatever an owner takes for journaled, and answers and sends for that, is in the journal, by its own hand."""
+        if (journal, sequencer, commit) not in self._appends:
+            self._world.violated(f"{sequencer} takes commit {commit} of {journal} for journaled, and it is not (G2)")
+
+    def _published(self, state: LogState, cursor: str, response: Publish) -> None:
+        """A subscriber is shown committed records, ACKs of the present life of its cursor, and journaled watermarks."""
+        self._heard["publication"] += 1
+        config, last = state.config, self._last.get(state.config.journal)
+        shown = f"{config.journal} shows a subscriber"
+        end = last.first + len(last.values) if isinstance(last, LogEntry) else 0
+        if response.next > end:
+            self._world.violated(f"{shown} offset {response.next}, and its journal ends at {end} (G2)")
+        if response.watermark > (last.watermark if last is not None else int(MIN_TIMESTAMP)):
+            self._world.violated(f"{shown} watermark {response.watermark}, which is in no entry (G7)")
+        if cursor and response.acked > self._cursors.get((config.computation, cursor, response.life), -1):
+            self._world.violated(
+                f"{shown} ACK {response.acked} of cursor {cursor}, life {response.life}, unjournaled (G2)"
+            )
+
+    def _check_entry(self, journal: str, append: Append, entry: Entry | LogEntry) -> None:
+        """Watermarks of a journal never go back, whoever writes it; nor does time, unless a clock was wrong."""
+        where = f"entry {append.commit} of {journal}, by {append.sequencer},"
+        before = self._last.get(journal)
+        least = self._start_of(journal) if before is None else before.watermark
+        if entry.watermark < least:
+            self._world.violated(f"{where} is at watermark {entry.watermark}, and {least} was before it (G7)")
+        if isinstance(entry, LogEntry) and isinstance(before, LogEntry) and entry.age < before.age:
+            self._world.violated(f"{where} is of age {entry.age}, and {before.age} was before it (G12)")
+        if isinstance(entry, Entry) and isinstance(before, Entry) and entry.wall < before.wall:
+            turned = any(process.clock.offset or process.clock.drift for process in self._world.processes.values())
+            if not turned and before.wall - entry.wall < CLOCKS_DIFFER:
+                self._world.violated(f"{where} is at wall time {entry.wall}, and {before.wall} was before it (G6)")
+
+    def _start_of(self, journal: str) -> int:
+        """The watermark that a child begins at: that of the parent that is furthest behind."""
+        found = self._catalog.interval_map(journal.rpartition(".j")[0])
+        mine = [one for one in (found.intervals if found is not None else ()) if one.journal == journal]
+        parents = [parent.journal for one in mine for parent in one.parents]
+        marks = [last.watermark for parent in parents if (last := self._last.get(parent)) is not None]
+        return min(marks) if marks and len(marks) == len(parents) else int(MIN_TIMESTAMP)
+
+    # Owners.
+
+    def _recovered(self, state: IntervalState | LogState) -> None:
+        """What a new owner has read is what the journal says: unless there is a newer one, it is its own."""
+        self._heard["takeover"] += 1
+        config, store = state.config, self._world.store.inner
+        head = store._head(config.journal)
+        if head is not None and (head.sequencer, head.commit) == (config.sequencer, state.committed):
+            for difference in differences(state, store, recovered=True):
+                self._world.violated(f"{config.journal}, taken over by {config.sequencer}: {difference} (G12)")
+
+    def _advanced(self, core: IntervalCore | LogCore) -> None:
+        """An input watermark is at most what the authority has journaled for each sender."""
+        self._heard["advance"] += 1
+        state = core.state
+        for sender in state.inputs.senders:
+            journaled = self._broadcast.get(sender, int(MIN_TIMESTAMP))
+            if state.watermark > journaled:
+                told = f"{state.config.journal} goes on to {state.watermark}"
+                self._world.violated(f"{told}, and the journal has {sender} at {journaled} (G7)")
+
+    # Deliveries.
+
+    def _sent(self, delivery: Delivery) -> None:
+        """A mark says what is committed at the consumer; a position stands for the record that the journal has."""
+        self._heard["delivery"] += 1
+        ids = delivery.ids
+        if not isinstance(ids, PositionIds):
+            return
+        where = f"a delivery of {ids.sequence} to {delivery.consumer}"
+        if any(one >= other for one, other in zip(ids.positions, ids.positions[1:], strict=False)):
+            self._world.violated(f"{where} has the positions {list(ids.positions)}: they do not rise (G9)")
+        made = self._ledger.made.get(ids.sequence, {})
+        for index, position in enumerate(ids.positions):
+            said = delivery.stream, delivery.values[index], delivery.timestamps[index], delivery.keys[index]
+            row = made.get(position)
+            if row is None or (*row[:3], row[3].get(delivery.consumer)) != said:
+                self._world.violated(f"{where} has {said} at {position}, and its journal {row} (G9)")
+        due = self._ledger.due.get((delivery.consumer, ids.sequence), {})
+        if due and ids.mark and self._checks_ids(delivery.consumer):
+            lost = [position for position in due if position < ids.mark and position not in ids.unacked]
+            if lost:
+                self._world.violated(f"{where} states mark {ids.mark}, and {sorted(lost)} are not committed there (G1)")
+
+    def _checks_ids(self, consumer: str) -> bool:
+        """Whether its commits name the ids that they consume."""
+        found = self._catalog.computation(consumer)
+        if found is None:
+            return self._catalog.log_of(consumer) is not None
+        return all(one["exactly_once"] for one in self._nodes() if one["name"] == found[1].name)
+
+    def _nodes(self) -> Iterable[dict[str, Any]]:
+        plan = self._world.plan
+        return [*plan.nodes, *(one for one in (plan.added, plan.neighbour) if one is not None)]
+
+    def _acked(self, core: IntervalCore | LogCore, answer: Acknowledge) -> None:
+        """A record that is ACKed is committed (6.1.1)."""
+        if isinstance(core, IntervalCore) and not core.state.program.options.exactly_once:
+            return
+        self._heard["ACK"] += 1
+        delivery, remaining = answer.delivery, frozenset(answer.remaining)
+        acked = (index for index in range(len(delivery.keys)) if index not in remaining)
+        if missing := self._ledger.uncommitted(delivery, acked):
+            told = f"{core.state.config.journal} ACKs {missing} of {delivery.sender.origin}"
+            self._world.violated(f"{told}, which no entry of {delivery.consumer} has (G1)")
+
+    # The authority.
+
+    def _restored(self, core: AuthorityCore) -> None:
+        """A shard knows after a restart what its journal says, neither more nor less."""
+        self._heard["restart"] += 1
+        head = self._world.store.inner._head(core.journal)
+        if head is not None and (head.sequencer, head.commit) == (core.sequencer, core._commit):
+            for difference in self._books.get(core.journal, ShardBook()).differences(core):
+                self._world.violated(f"{core.journal}, restarted with {core.sequencer}: {difference}")
+
+    def _accepted(self, journal: str, computation: str, member: Any, sequencer: int, number: int) -> None:
+        """An acceptance that is answered is in the journal, and so is the report that was asked for."""
+        self._heard["acceptance"] += 1
+        book = self._books.get(journal, ShardBook())
+        name = member if isinstance(member, str) else (member.start, member.end)
+        if (computation, name, sequencer) not in book.accepted:
+            self._world.violated(f"{journal} answers {sequencer} for {name} of {computation}, unjournaled (G4)")
+        if number and book.heard.get((computation, member, sequencer), 0) < number:
+            self._world.violated(f"{journal} answers report {number} of {member} of {computation}, unjournaled (G7)")

@@ -1,0 +1,105 @@
+"""What the journals of intervals and logs say together: which records were produced, and which are committed where.
+
+It reads each entry as it is appended, from the first one on, and forgets nothing. So it knows what every owner,
+receiver and takeover may conclude, whatever they have written into bases since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.core.catalog import Catalog
+from millwheel.core.keys import ALL_KEYS
+from millwheel.store.contract import Append
+from millwheel.store.memory import MemoryStore
+from millwheel.worker.dedup import BatchIds, OpaqueIds, PositionIds
+from millwheel.worker.interval.entry import Entry, ProductionRow
+from millwheel.worker.log.entry import LogEntry
+from millwheel.worker.messages import Delivery
+from simulation.twin import plain_entry
+from simulation.twin_ids import IdFacts
+
+__all__ = ["Ledger"]
+
+Made = tuple[str, bytes, int, dict[str, bytes]]
+"""Stream, value, timestamp, and the key by consumer."""
+
+_NONE: Final[frozenset[Any]] = frozenset()
+
+
+class Ledger:
+    """Consumers are incarnations: what one of its intervals has committed is committed for the keys of that record."""
+
+    def __init__(self, catalog: Catalog, store: MemoryStore) -> None:
+        self._catalog = catalog
+        self._store = store
+        self.made: dict[str, dict[int, Made]] = {}
+        """Strong productions by sequence and position."""
+        self.due: dict[tuple[str, str], dict[int, str]] = {}
+        """By consumer and sequence: positions that are not committed there, each with its stream."""
+        self.committed: dict[str, IdFacts] = {}
+        """By consumer."""
+
+    def read(self, journal: str, append: Append) -> Entry | LogEntry | None:
+        """Take an entry in, and return it; None if it is neither an interval's nor a log's."""
+        consumer = journal.rpartition(".j")[0]
+        entry: Entry | LogEntry
+        if self._catalog.computation(consumer) is not None or self._catalog.leaving(consumer) is not None:
+            parts = self._store._journals[journal].parts
+            entry = plain_entry(append.entry, append.commit, parts.__getitem__)
+            self._produced(journal, entry.productions)
+        elif self._catalog.log_of(consumer) is not None:
+            entry = msgspec.msgpack.decode(append.entry, type=LogEntry)
+        else:
+            return None
+        if consumer not in self.committed:
+            self.committed[consumer] = IdFacts(ALL_KEYS)
+        if entry.ids:
+            self._consumed(consumer, entry.ids)
+        return entry
+
+    def _produced(self, journal: str, rows: Iterable[ProductionRow]) -> None:
+        for position, _, stream, value, timestamp, targets, opaque in rows:
+            if not opaque:
+                self.made.setdefault(journal, {})[position] = stream, value, timestamp, dict(targets)
+                for consumer, _ in targets:
+                    self.due.setdefault((consumer, journal), {})[position] = stream
+
+    def _consumed(self, consumer: str, wire: list[Any]) -> None:
+        facts = IdFacts(ALL_KEYS)
+        facts.apply([*wire[:4], [], [], [], [], []])
+        mine = self.committed[consumer]
+        for name, sequence in facts.positions.items():
+            mine._sequence(name).committed |= sequence.committed
+            if due := self.due.get((consumer, name)):
+                for position in sequence.committed:
+                    due.pop(position, None)
+        facts.positions = {}
+        mine.inherit(facts)
+
+    def follow(self) -> None:
+        """The catalog has changed. A consumer that takes a stream no more may miss what is due to it, for good."""
+        edges = self._catalog.edges()
+        for (consumer, _), due in self.due.items():
+            for position in [one for one, stream in due.items() if (consumer, stream) not in edges]:
+                del due[position]
+
+    def uncommitted(self, delivery: Delivery, indexes: Iterable[int]) -> list[int | bytes]:
+        """Those of a delivery's ids whose records are in no journal of the consumer."""
+        facts, ids = self.committed.get(delivery.consumer), delivery.ids
+        known: Any = _NONE
+        names: Any
+        if isinstance(ids, PositionIds):
+            names = ids.positions
+            known = facts.positions[ids.sequence].committed if facts and ids.sequence in facts.positions else _NONE
+        elif isinstance(ids, OpaqueIds):
+            names, name = ids.ids, delivery.sender.computation
+            known = facts.opaque[name].collect if facts and name in facts.opaque else _NONE
+        else:
+            assert isinstance(ids, BatchIds)
+            names = ids.ids
+            known = facts.batches.get(ids.query, {}).get(ids.batch, _NONE) if facts else _NONE
+        return [names[index] for index in indexes if names[index] not in known]

@@ -1,0 +1,138 @@
+"""Places in the product where checkers listen: what it concludes, at the moment when it concludes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from millwheel.authority.core import AuthorityCore
+from millwheel.authority.shell import AuthorityShell
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import Append
+from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval import core as interval_core
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.log import LogCore
+from millwheel.worker.log import core as log_core
+from millwheel.worker.log.messages import Publish
+from millwheel.worker.log.state import LogState
+from millwheel.worker.log.subscribers import Subscribers
+from millwheel.worker.messages import Acknowledge, Appended
+from millwheel.worker.shell.host import CoreHost
+
+__all__ = ["Taps"]
+
+_ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+
+
+class Taps:
+    """Lists of listeners. What is heard is about the product; listeners change nothing of it."""
+
+    def __init__(self) -> None:
+        self.appends: list[Callable[[str, Append], None]] = []
+        """A journal, and what was appended to it."""
+        self.recoveries: list[Callable[[IntervalState | LogState], None]] = []
+        """The state of an interval or a log that has just been read back."""
+        self.acks: list[Callable[[IntervalCore | LogCore, Acknowledge], None]] = []
+        """A receiver's ACK, on its way to the sender."""
+        self.confirmations: list[Callable[[str, int, int], None]] = []
+        """An owner that takes its append for journaled: journal, sequencer, commit."""
+        self.publications: list[Callable[[LogState, str, Publish], None]] = []
+        """What a log shows a subscriber, with the name of its cursor (empty: it has none)."""
+        self.restores: list[Callable[[AuthorityCore], None]] = []
+        """A shard of the authority that has just been read back."""
+        self.acceptances: list[Callable[[str, str, Any, int, int], None]] = []
+        """What the authority has answered: journal, computation, member, sequencer, number of the report."""
+        self.advances: list[Callable[[IntervalCore | LogCore], None]] = []
+        """An interval or a log whose input watermark has moved."""
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear of it all meanwhile."""
+        with (
+            patch.object(interval_core, "recover", self._reading(vars(interval_core)["recover"])),
+            patch.object(log_core, "recover", self._reading(vars(log_core)["recover"])),
+            patch.object(CoreHost, "_acknowledge", self._acknowledging(CoreHost._acknowledge)),
+            patch.object(IntervalCore, "_on_appended", self._confirming(IntervalCore._on_appended)),
+            patch.object(LogCore, "_on_appended", self._confirming(LogCore._on_appended)),
+            patch.object(AuthorityCore, "appended", self._journaling(AuthorityCore.appended)),
+            patch.object(Subscribers, "_response", self._publishing(Subscribers._response)),
+            patch.object(AuthorityCore, "restore", self._restoring(AuthorityCore.restore)),
+            patch.object(AuthorityShell, "accept", self._accepting(AuthorityShell.accept)),
+            patch.object(IntervalCore, "_advance_watermark", self._advancing(IntervalCore._advance_watermark)),
+            patch.object(LogCore, "_advance_watermark", self._advancing(LogCore._advance_watermark)),
+        ):
+            yield
+
+    def _reading(self, read: Callable[..., None]) -> Callable[..., None]:
+        def recover(state: Any, opened: Any) -> None:
+            read(state, opened)
+            for hear in self.recoveries:
+                hear(state)
+
+        return recover
+
+    def _acknowledging(self, acknowledge: Callable[..., None]) -> Callable[..., None]:
+        def acknowledged(host: Any, instruction: Acknowledge) -> None:
+            if instruction.outcome == _ACKED and isinstance(host.core, IntervalCore | LogCore):
+                for hear in self.acks:
+                    hear(host.core, instruction)
+            acknowledge(host, instruction)
+
+        return acknowledged
+
+    def _confirming(self, appended: Callable[..., Any]) -> Callable[..., Any]:
+        def confirmed(core: Any, event: Appended) -> Any:
+            for hear in self.confirmations:
+                hear(core.state.config.journal, core.state.config.sequencer, event.commit)
+            return appended(core, event)
+
+        return confirmed
+
+    def _journaling(self, appended: Callable[..., Any]) -> Callable[..., Any]:
+        def journaled(core: AuthorityCore) -> Any:
+            if core._in_flight is not None:
+                append, _ = core._in_flight
+                for hear in self.confirmations:
+                    hear(core.journal, append.sequencer, append.commit)
+            return appended(core)
+
+        return journaled
+
+    def _publishing(self, respond: Callable[..., Publish]) -> Callable[..., Publish]:
+        def published(subscribers: Subscribers, session: Any, *columns: Any) -> Publish:
+            response = respond(subscribers, session, *columns)
+            for hear in self.publications:
+                hear(subscribers.state, "" if session.cursor is None else session.cursor.name, response)
+            return response
+
+        return published
+
+    def _restoring(self, restore: Callable[..., None]) -> Callable[..., None]:
+        def restored(core: AuthorityCore, parts: Any, entries: Any) -> None:
+            restore(core, parts, entries)
+            for hear in self.restores:
+                hear(core)
+
+        return restored
+
+    def _accepting(self, accept: Callable[..., Any]) -> Callable[..., Any]:
+        async def accepted(shell: Any, computation: str, member: Any, sequencer: int, number: int = 0) -> int:
+            answer: int = await accept(shell, computation, member, sequencer, number)
+            for hear in self.acceptances:
+                hear(shell.journal, computation, member, sequencer, number)
+            return answer
+
+        return accepted
+
+    def _advancing(self, advance: Callable[..., None]) -> Callable[..., None]:
+        def advanced(core: Any) -> None:
+            before = core.state.watermark
+            advance(core)
+            if core.state.watermark != before:
+                for hear in self.advances:
+                    hear(core)
+
+        return advanced

@@ -1,0 +1,221 @@
+"""An interval as its journal has it, read by code of the simulator's own (G12).
+
+The product's takeover is on trial here, so nothing of it is used: only the row types, which say what the bytes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.core.keys import KeyInterval
+from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.store.contract import JournalHead, PartId
+from millwheel.store.memory import MemoryStore
+from millwheel.worker.interval.entry import BaseMeta, Entry, InheritedRow, ProductionRow, TimerRow, VoidRow
+from millwheel.worker.messages import Parent
+from simulation.store import finished
+from simulation.twin_ids import IdFacts
+
+__all__ = ["IntervalTwin", "Place", "TimerName", "load_ids", "plain_entry", "read_interval", "wrong_filters"]
+
+TimerName = tuple[bytes, bool, str]
+"""Key, whether it is a timer of the wall clock, tag."""
+Setting = tuple[int, int | None, int, int]
+"""Time, hold, cause, origin."""
+Place = tuple[str, int, str]
+"""Sequence (empty: the journal's own), position, consumer."""
+FloorRow = tuple[bytes, bytes | None, int]
+"""First key, end, the watermark that these keys have been shown."""
+
+_DIVIDED: Final = 2
+"""The format number of an entry whose bytes are in parts."""
+
+
+@dataclass(slots=True)
+class IntervalTwin:
+    """What a journal says of an interval."""
+
+    keys: KeyInterval
+    ids: IdFacts
+    watermark: int = MIN_TIMESTAMP
+    wall: int = 0
+    output: int = MIN_TIMESTAMP
+    counts: tuple[int, ...] = (0, 0, 0, 0)
+    floors: list[FloorRow] = field(default_factory=list)
+    states: dict[bytes, bytes] = field(default_factory=dict)
+    """Of the keys that the entries name; the others are in their rows."""
+    holds: dict[bytes, int] = field(default_factory=dict)
+    timers: dict[TimerName, Setting] = field(default_factory=dict)
+    productions: dict[Place, ProductionRow] = field(default_factory=dict)
+    """Each with one consumer. Those that are not ACKed are among them."""
+    faults: list[str] = field(default_factory=list)
+    """What its parts contradict each other in."""
+
+    def floor_of(self, key: bytes) -> int:
+        """The watermark that the key has been shown, if the interval's is below it."""
+        shown = [one for start, end, one in self.floors if start <= key and (end is None or key < end)]
+        return max((one for one in shown if one > self.watermark), default=MIN_TIMESTAMP)
+
+
+def read_interval(store: MemoryStore, journal: str, keys: KeyInterval, parents: Sequence[Parent]) -> IntervalTwin:
+    """The interval of ``journal``. Until its head names a base, what it began with is in its parents' journals."""
+    head: JournalHead = finished(store.read_head(journal))
+    twin = IntervalTwin(keys, IdFacts(keys))
+    if parents and all(part.name.startswith("entry/") for part in head.parts):
+        _begin(twin, [(one, _read_parent(store, one)) for one in parents])
+    _read(store, journal, head, twin)
+    return twin
+
+
+def _read_parent(store: MemoryStore, parent: Parent) -> IntervalTwin:
+    twin = IntervalTwin(parent.keys, IdFacts(parent.keys))
+    _read(store, parent.journal, finished(store.read_head(parent.journal)), twin)
+    return twin
+
+
+def _begin(child: IntervalTwin, parents: Sequence[tuple[Parent, IntervalTwin]]) -> None:
+    """Have ``child`` start from its parents: of keys their own, of the whole what holds for each."""
+    twins = [twin for _, twin in parents]
+    keys = child.keys
+    child.watermark = min(twin.watermark for twin in twins)
+    child.wall = max(twin.wall for twin in twins)
+    child.output = min(twin.output for twin in twins)
+    for parent, twin in parents:
+        for start, end, shown in [*twin.floors, (twin.keys.start, twin.keys.end, twin.watermark)]:
+            common = keys.intersection(KeyInterval(start, end))
+            if common is not None:
+                child.floors.append((common.start, common.end, shown))
+        if twin.keys.start in keys:
+            child.counts = tuple(map(sum, zip(child.counts, twin.counts, strict=True)))
+        child.states |= {key: state for key, state in twin.states.items() if key in keys}
+        child.holds |= {key: hold for key, hold in twin.holds.items() if key in keys}
+        child.timers |= {name: setting for name, setting in twin.timers.items() if name[0] in keys}
+        for (sequence, position, consumer), row in twin.productions.items():
+            if row[1] in keys:
+                child.productions[sequence or parent.journal, position, consumer] = row
+        child.ids.inherit(twin.ids)
+        child.faults += twin.faults
+
+
+def _read(store: MemoryStore, journal: str, head: JournalHead, twin: IntervalTwin) -> None:
+    """Take in what the head of a journal names."""
+    blobs = dict(zip(head.parts, finished(store.read_parts(journal, head.parts)), strict=True))
+    _read_base(journal, blobs, twin)
+    entries = finished(store.read_entries(journal, head.floor + 1, head.commit))
+    if len(entries) != head.commit - head.floor:
+        twin.faults.append(f"{journal} has {len(entries)} entries from {head.floor + 1} to {head.commit}")
+    for number, blob in enumerate(entries, head.floor + 1):
+        _apply(twin, plain_entry(blob, number, blobs.__getitem__))
+
+
+def plain_entry(blob: bytes, commit: int, part: Callable[[PartId], bytes]) -> Entry:
+    """The entry of a commit; of a large one the bytes are in parts."""
+    raw = msgspec.msgpack.decode(blob)
+    if raw[0] == _DIVIDED:
+        _, sequencer, parts, size = raw
+        blob = b"".join(part(PartId(f"entry/{number}", sequencer, commit)) for number in range(parts))
+        assert len(blob) == size, f"an entry of {size} bytes has {len(blob)}"
+    return msgspec.msgpack.decode(blob, type=Entry)
+
+
+def _rows(blobs: Mapping[PartId, bytes], kind: str, type_: Any) -> list[Any]:
+    """All rows of the parts whose names begin with ``kind``."""
+    found: list[Any] = []
+    for part, blob in blobs.items():
+        if part.name.startswith(f"{kind}/"):
+            found += msgspec.msgpack.decode(blob, type=tuple[int, list[type_]])[1]
+    return found
+
+
+def _read_base(journal: str, blobs: Mapping[PartId, bytes], twin: IntervalTwin) -> None:
+    for part, blob in blobs.items():
+        if part.name == "meta":
+            meta = msgspec.msgpack.decode(blob, type=tuple[int, BaseMeta])[1]
+            twin.watermark, twin.wall, twin.output = meta.watermark, meta.wall, meta.output
+            twin.counts, twin.floors = meta.counts, list(meta.floors)
+    twin.holds.update(_rows(blobs, "holds", tuple[bytes, int]))
+    voids = {row[:3]: row[3] for row in _rows(blobs, "voids", VoidRow)}
+    for row in _rows(blobs, "far/rows", TimerRow):
+        if row[6] >= voids.get(row[:3], 0):
+            if row[:3] in twin.timers:
+                twin.faults.append(f"timer {row[:3]} of {journal} stands twice in stored parts")
+            twin.timers[row[:3]] = row[3:]
+    twin.timers.update((row[:3], row[3:]) for row in _rows(blobs, "timers", TimerRow))
+    for row in _rows(blobs, "outbox", ProductionRow):
+        _keep(twin, "", row)
+    for sequence, row in _rows(blobs, "inherited", InheritedRow):
+        _keep(twin, sequence, row)
+    load_ids(twin.ids, blobs)
+    twin.faults += _wrong_indexes(blobs)
+    twin.faults += wrong_filters(blobs)
+
+
+def load_ids(ids: IdFacts, blobs: Mapping[PartId, bytes]) -> None:
+    """Take in what a base says of ids: its parts are numbered, and are one list of rows in that order."""
+    names = {part.name: blob for part, blob in blobs.items()}
+    numbers = sorted(int(name.removeprefix("dedup/")) for name in names if name.startswith("dedup/"))
+    for number in numbers:
+        ids.load(names[f"dedup/{number}"], lambda name: names[f"segment/ids/{name}"])
+
+
+def _wrong_indexes(blobs: Mapping[PartId, bytes]) -> list[str]:
+    """Indexes of stored timers that do not fit their rows: what is searched by them would not be found, or too late."""
+    wrong = []
+    for part, blob in blobs.items():
+        if part.name.startswith("far/index/"):
+            wall, first, _, prints = msgspec.msgpack.decode(blob)[1]
+            rows_part = PartId(part.name.replace("index", "rows"), part.sequencer, part.commit)
+            rows = msgspec.msgpack.decode(blobs[rows_part], type=tuple[int, list[TimerRow]])[1]
+            if any(row[1] is not wall or row[3] < first for row in rows) or len(prints) != 8 * len(rows):
+                wrong.append(f"the index {part} does not fit its {len(rows)} rows")
+    return wrong
+
+
+def wrong_filters(blobs: Mapping[PartId, bytes]) -> list[str]:
+    """Filters of stored segments that are not of their ids: a copy would be taken for a fresh record."""
+    ids = {part.name.removeprefix("segment/ids/"): blob for part, blob in blobs.items()}
+    wrong = []
+    for part, blob in blobs.items():
+        name = part.name.removeprefix("segment/filter/")
+        if name != part.name:
+            halves = [ids[name][at + 8 : at + 16] for at in range(0, len(ids[name]), 16)]
+            if blob != b"".join(halves):
+                wrong.append(f"the filter of segment {name} is not of its ids")
+    return wrong
+
+
+def _keep(twin: IntervalTwin, sequence: str, row: ProductionRow) -> None:
+    position, producer, stream, value, timestamp, targets, opaque = row
+    for consumer, key in targets:
+        one: ProductionRow = position, producer, stream, value, timestamp, ((consumer, key),), opaque
+        twin.productions[sequence, position, consumer] = one
+
+
+def _apply(twin: IntervalTwin, entry: Entry) -> None:
+    """Take in one commit."""
+    if entry.watermark < twin.watermark:
+        twin.faults.append(f"an entry is at watermark {entry.watermark}, and {twin.watermark} was before it")
+    twin.watermark = max(twin.watermark, entry.watermark)
+    twin.wall = max(twin.wall, entry.wall)
+    twin.states.update(entry.states)
+    for key, hold in entry.holds:
+        if hold is None:
+            twin.holds.pop(key, None)
+        else:
+            twin.holds[key] = hold
+    for name in entry.timers_cleared:
+        twin.timers.pop(name, None)
+    for timer in entry.timers_set:
+        twin.timers[timer[:3]] = timer[3:]
+    for production in entry.productions:
+        _keep(twin, "", production)
+    for position, consumer in entry.acked:
+        twin.productions.pop(("", position, consumer), None)
+    for place in entry.acked_inherited:
+        twin.productions.pop(place, None)
+    twin.ids.apply(entry.ids)
+    twin.counts = tuple(map(sum, zip(twin.counts, entry.counts, strict=True)))

@@ -1,0 +1,59 @@
+"""Ids of a base that take many parts: a takeover reads them in the order in which they were written (6.1.1, 6.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import JournalHead
+from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.interval.checkpoint import DEDUP_PART
+from millwheel.worker.messages import Accepted, Acknowledge, AppendEntry, Delivery, Opened, WriteParts
+from tests.interval.solo import INJECTOR, Solo
+
+SEQUENCES = 12
+"""More than ten parts: the name of part 10 sorts before that of part 2."""
+
+
+class Passing(mw.Computation[tuple[str, str], None]):
+    """Hands each record on."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Any]) -> None:
+        ctx.produce("out", record.value[1])
+
+
+def delivery(number: int) -> Delivery:
+    """One record of a sequence of its own, from one of two processes.
+
+    So the base has a row for a counter and two for sequencers; then each sequence has a row, and its ids the next.
+    """
+    sender = Sender(f"injector/in/p{number % 2}", 1, None, INJECTOR)
+    value = msgspec.msgpack.encode(("k", "v"))
+    return Delivery("solo.1", "solo.1.j1", "in", sender, PositionIds(f"table/{number}", 0, [7]), [b"k"], [value], [1])
+
+
+def test_g1_a_takeover_knows_ids_that_fill_many_parts_6_1_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.worker.dedup.snapshot._BLOB_BYTES", 1)
+    solo = Solo(Passing())
+    for number in range(SEQUENCES):
+        solo.handle(delivery(number))
+    solo.commit_all()
+    (write,) = solo.core._checkpoints._write_base()
+    assert isinstance(write, WriteParts)
+    parts = {part: write.parts[part] for part in sorted(write.parts)}  # as the head names them
+    assert sum(part.name.startswith(DEDUP_PART) for part in parts) > SEQUENCES
+
+    successor = Solo(Passing())
+    core = type(successor.core)(successor.state.config, successor.state.program, {}, lambda consumer, key: "")
+    core.start()
+    commit = solo.state.committed
+    core.handle(Opened(JournalHead(7, commit, commit, tuple(parts)), parts, []), 1)
+    core.handle(Accepted(0), 1)
+    for number in range(SEQUENCES):
+        out = core.handle(delivery(number), 1)
+        assert [one.outcome for one in out if isinstance(one, Acknowledge)] == [DeliveryOutcome.DELIVERY_OUTCOME_ACKED]
+        assert not any(isinstance(one, AppendEntry) for one in out)
