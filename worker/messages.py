@@ -202,9 +202,8 @@ class Resend:
     """Batches whose sending failed or was refused, to be sent again (to wherever their keys live now).
 
     ``tokens`` None: every batch that is not ACKed. ``refused``: of those of which a part was refused, the indexes of
-    that part: copies of records that the receiver has taken. It will answer for the rest; copies of that would count
-    where delivery is not exactly once. ``full``: those that were refused for want of room. All that was sent before
-    them the receiver has taken, and it is not sent again.
+    that part: copies of records that the receiver has taken. It has taken the rest, too. ``full``: those that were
+    refused for want of room. All that was sent before them the receiver has taken, and it is not sent again.
     """
 
     tokens: Sequence[int] | None = None

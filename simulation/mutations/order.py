@@ -124,11 +124,21 @@ def holding_ones_overtake() -> None:
 
 @mutation(
     "G15",
-    "parts of a divided shipment are put together when everything is sent again",
+    "what copies were refused of keeps its place when a flow begins again",
     test="tests/interval/test_production_order.py"
-    "::test_g15_parts_of_a_divided_batch_are_put_together_when_all_is_sent_again_4_1",
-    why="a receiver must have copies of a part, take the rest, and be lost: 1 of 700 seeds",
+    "::test_g15_a_late_word_of_copies_changes_nothing_that_waits_to_be_sent_4_1",
+    why="a late word of copies must meet a flow that begins again",
 )
-def divided_stay_apart() -> None:
-    """They are sent again one after the other, by their first positions."""
-    replace(Flow, "interleaved", lambda _: lambda self: [])
+def late_word_of_copies() -> None:
+    """Late word of copies has a shipment that waits to be sent go before the others."""
+
+    def make(refused: Any) -> Any:
+        def first(self: Outbox, shipment: Any, indexes: Any) -> None:
+            if not shipment.sent:
+                shipment.flow.waiting.remove(shipment)
+                shipment.flow.waiting.appendleft(shipment)
+            refused(self, shipment, indexes)
+
+        return first
+
+    replace(Outbox, "copies_refused", make)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.shipments import INDEX_BITS, Shipment
 from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, Instruction
+from tests.interval.order_world import OrderWorld
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
@@ -27,6 +29,11 @@ def row(position: int, key: str, stream: str = "s", stamp: int = 0) -> Any:
 
 def positions(sent: list[tuple[Shipment, DeliveryOrder]]) -> list[list[int]]:
     return [one.positions for one, _ in sent]
+
+
+def commits(outbox: Outbox) -> list[tuple[str, list[int]]]:
+    """What the outbox sends now: to which journal, and of which commits."""
+    return [(one.journal, [position >> INDEX_BITS for position in one.positions]) for one, _ in outbox.take_ready()]
 
 
 def delivery(one: Shipment, order: DeliveryOrder, sequencer: int = 1) -> Delivery:
@@ -246,18 +253,62 @@ def test_g15_a_refusal_has_what_follows_wait_and_go_on_from_there_4_1() -> None:
     assert len(pair.outbox.take_ready()) == 2, "twice as many, as the first was taken"
 
 
-def test_g15_parts_of_a_divided_batch_are_put_together_when_all_is_sent_again_4_1() -> None:
-    """A receiver had copies of some records, and took the others. Its successor was sent the younger ones first."""
-    outbox = Outbox(lambda consumer, key: "j")
-    outbox.add([row(position << INDEX_BITS, "a") for position in range(6)])
+@pytest.mark.parametrize("seed", range(0, 600, 100))
+def test_g15_copies_zombies_and_moves_break_no_order_4_1(seed: int) -> None:
+    for one in range(seed, seed + 100):
+        world = OrderWorld(one)
+        for _ in range(120):
+            world.step()
+        world.heal()
+
+
+def test_g15_a_receiver_that_moves_after_it_refused_copies_gets_the_older_first_7_1() -> None:
+    where = {"j": "parent"}
+    outbox = Outbox(lambda consumer, key: where["j"])
+    outbox.add([row(2 << INDEX_BITS, "a"), row(3 << INDEX_BITS, "a")])
     ((one, _),) = outbox.take_ready()
-    outbox.divided(one, [0, 2, 3])
-    ((part, _),) = outbox.take_ready()
-    outbox.refuse(part.token, full=False)
+    where["j"] = "child"
+    outbox.copies_refused(one, [0])
+    outbox.add([row(4 << INDEX_BITS, "a")])
     outbox.go_on()
-    ((whole, order),) = outbox.take_ready()
-    assert ([position >> INDEX_BITS for position in whole.positions], order.after) == (list(range(6)), 0)
-    assert (outbox.records, len(outbox)) == (6, 1)
+    assert commits(outbox) == [("child", [2, 3]), ("child", [4])]
+
+
+def test_g15_copies_refused_keep_their_place_among_other_streams_7_1() -> None:
+    """What had never been one shipment was put together, across another stream's."""
+    where = {b"a": "j1", b"b": "j2"}
+    outbox = Outbox(lambda consumer, key: where[key])
+    made = [(3, "a", "s"), (4, "a", "s"), (5, "b", "s"), (6, "a", "t"), (7, "a", "s"), (8, "b", "s")]
+    outbox.add([row(commit << INDEX_BITS, key, stream) for commit, key, stream in made])
+    sent = [one for one, _ in outbox.take_ready()]
+    outbox.copies_refused(sent[0], [0])
+    outbox.take_ready()
+    where.update({b"a": "j3", b"b": "j3"})
+    for one in list(outbox):
+        outbox.halt(one.token)
+        outbox.refuse(one.token, full=False)
+    outbox.go_on()
+    found = commits(outbox)
+    while on_their_way := [one for one in outbox if one.sent]:
+        outbox.acknowledged(on_their_way[0].token, ())
+        found += commits(outbox)
+    assert [commit for _, some in found for commit in some if commit not in (5, 8)] == [3, 4, 6, 7]
+
+
+def test_g15_a_late_word_of_copies_changes_nothing_that_waits_to_be_sent_4_1() -> None:
+    outbox = Outbox(lambda consumer, key: "j")
+    outbox.add([row(1 << INDEX_BITS, "b", "t"), row((1 << INDEX_BITS) + 1, "b", "s")])
+    outbox.add([row(2 << INDEX_BITS, "a"), row(3 << INDEX_BITS, "a")])
+    sent = [one for one, _ in outbox.take_ready()]
+    outbox.halt(sent[0].token)
+    outbox.refuse(sent[0].token, full=False)
+    outbox.go_on()
+    found = commits(outbox)
+    outbox.copies_refused(sent[-1], [0])
+    while on_their_way := [one for one in outbox if one.sent]:
+        outbox.acknowledged(on_their_way[0].token, ())
+        found += commits(outbox)
+    assert found == [("j", [1]), ("j", [1]), ("j", [2, 3])]
 
 
 def test_g8_a_delivery_says_what_waits_behind_it_4_5() -> None:

@@ -78,32 +78,28 @@ def test_g1_a_mark_never_passes_a_record_of_a_sibling_shipment_after_a_part_is_a
     assert outbox.mark("c", 99) == 99
 
 
-def test_g13_of_a_batch_that_is_refused_in_part_that_part_alone_is_sent_again_4_1() -> None:
-    """All of it was: a receiver that counts copies took in the rest each time, faster than it worked them off."""
+def test_g15_what_copies_were_refused_of_is_sent_again_as_a_whole_4_1() -> None:
+    """It was divided: in a flow that began again, the younger part could come before the older one."""
     solo = Solo(Echo())
     solo.deliver(*[("k", f"record {number}", number) for number in range(4)])
     solo.commit()
     (first,) = solo.take(Send)
     token = first.delivery.token
+    solo.handle(Acknowledged(token, [1, 2, 3]))
     solo.handle(Resend([token], {token: [1, 3]}))
     (second,) = solo.take(Send)
-    assert second.delivery.timestamps == [1, 3]
-    whole, part = first.delivery.ids, second.delivery.ids
-    assert isinstance(whole, PositionIds)
-    assert isinstance(part, PositionIds)
-    assert part.positions == [whole.positions[1], whole.positions[3]]
-    assert part.mark <= whole.positions[0], "the rest is not ACKed"
-    solo.handle(Acknowledged(token, [1, 3]))
-    assert solo.state.outbox.get(token) is None
-    solo.handle(Resend([second.delivery.token], {second.delivery.token: [0, 1]}))
-    (third,) = solo.take(Send)
-    assert third.delivery.timestamps == [1, 3], "all that is left of it was refused"
-    assert third.delivery.token != second.delivery.token, "what is said of one sending is not said of another"
-    solo.handle(Acknowledged(third.delivery.token))
+    assert second.delivery.timestamps == [1, 2, 3], "all that is not ACKed"
+    assert second.delivery.token != token, "what is said of one sending is not said of another"
+    assert second.delivery.order is not None
+    assert second.delivery.order.after == token, "the receiver has taken the first sending"
+    solo.handle(Resend([token], {token: [1, 3]}))
+    solo.handle(Acknowledged(token))
+    assert solo.take(Send) == [], "what is said of the first sending comes too late"
+    solo.handle(Acknowledged(second.delivery.token))
     assert (len(solo.state.outbox), solo.state.outbox.records, solo.state.outbox.bytes) == (0, 0, 0)
 
 
-def test_g10_a_commit_waits_for_all_parts_of_a_weak_batch_that_was_divided_6_1_3() -> None:
+def test_g10_a_commit_waits_for_a_weak_batch_that_is_sent_again_6_1_3() -> None:
     solo = weak()
     solo.deliver(("k", "x", 1), ("k", "y", 2))
     (first,) = solo.take(Send)
@@ -117,8 +113,8 @@ def test_g10_a_commit_waits_for_all_parts_of_a_weak_batch_that_was_divided_6_1_3
     assert len(solo.take(Acknowledge)) == 1
 
 
-@given(st.lists(st.tuples(st.sampled_from(["ack", "divide", "move"]), st.integers(0, 99), st.sets(st.integers(0, 9)))))
-def test_g1_a_mark_never_passes_what_is_not_acked_however_batches_are_divided(
+@given(st.lists(st.tuples(st.sampled_from(["ack", "refuse", "move"]), st.integers(0, 99), st.sets(st.integers(0, 9)))))
+def test_g1_a_mark_never_passes_what_is_not_acked_however_batches_are_regrouped(
     steps: list[tuple[str, int, set[int]]],
 ) -> None:
     owner = {"of": "a"}
@@ -135,8 +131,8 @@ def test_g1_a_mark_never_passes_what_is_not_acked_however_batches_are_divided(
         if what == "ack":
             outbox.acknowledged(shipment.token, sorted(chosen))
             left -= mine - {shipment.positions[index] for index in chosen}
-        elif what == "divide":
-            outbox.divided(shipment, chosen)
+        elif what == "refuse":
+            outbox.copies_refused(shipment, chosen)
         else:
             owner["of"] += "x"
             outbox.take_ready()

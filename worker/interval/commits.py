@@ -319,7 +319,7 @@ class Commits:
         return [index for index in shipment.indexes() if index not in keep]
 
     def resend(self, event: Resend) -> list[Instruction]:
-        """Send again what was not ACKed, to wherever its keys live now; of some shipments only what was refused."""
+        """Send again what was not ACKed, to wherever its keys live now."""
         outbox = self.state.outbox
         if event.tokens is None:
             outbox.begin_all()
@@ -332,7 +332,7 @@ class Commits:
             if part is None:
                 outbox.refuse(token, token in event.full)
             else:
-                outbox.divided(shipment, part)
+                outbox.copies_refused(shipment, part)
         outbox.go_on()
         return self._send_ready()
 

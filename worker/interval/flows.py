@@ -34,7 +34,6 @@ class Flow:
         "_refused",
         "_window",
         "consumer",
-        "divided",
         "halted",
         "journal",
         "last",
@@ -52,8 +51,6 @@ class Flow:
         """The number sent last, which the next one follows; 0: the next one begins."""
         self.halted = 0
         """The number that was refused: nothing is sent until the flow goes on. 0: none was."""
-        self.divided = False
-        """Whether shipments were divided since it began: positions of their parts may interleave."""
         self._refused: tuple[int, bool] | None = None
         """The first number that was refused, and whether it was for want of room."""
         self._window = 0
@@ -101,23 +98,6 @@ class Flow:
         self.last = first.after
         self._narrow()
         return False
-
-    def interleaved(self) -> list[list[Shipment]]:
-        """Shipments of one sequence and stream whose positions interleave, together."""
-        found: list[list[Shipment]] = []
-        self.divided = False
-        parts: dict[tuple[str, str], list[Shipment]] = {}
-        for one in self.shipments:
-            parts.setdefault((one.sequence, one.stream), []).append(one)
-        for same in parts.values():
-            same.sort(key=_order)
-            newest = -1
-            for one in same:
-                if one.first > newest:
-                    found.append([])
-                found[-1].append(one)
-                newest = max(newest, one.newest())
-        return [cluster for cluster in found if len(cluster) > 1]
 
     def begin(self) -> None:
         """Send everything that is not ACKed, from the oldest on."""

@@ -19,7 +19,7 @@ from millwheel.core.watermarks import MinTracker
 from millwheel.worker.interval.entry import InheritedRow, ProductionRow
 from millwheel.worker.interval.flows import Flow
 from millwheel.worker.interval.shipments import INDEX_BITS, Shipment
-from millwheel.worker.messages import DeliveryOrder, without
+from millwheel.worker.messages import DeliveryOrder
 
 __all__ = ["Outbox", "Shipment"]
 
@@ -213,11 +213,9 @@ class Outbox:
         uncommitted = list(self._uncommitted)
         replaced: dict[Shipment, list[Shipment]] = {}
         for shipment in sorted(moving, key=lambda one: (one.age, one.first)):
-            replaced[shipment] = self._replace(shipment, self.rows_of(shipment))
+            replaced[shipment] = self._replace(shipment)
         self._uncommitted = [one for shipment in uncommitted for one in replaced.get(shipment, [shipment])]
-        divided = any(flow.divided for flow in gone)
         for flow in {one.flow: None for fresh in replaced.values() for one in fresh}:
-            flow.divided = flow.divided or divided
             self._begin(flow)
 
     def _forget_empty(self, flows: dict[str, Flow]) -> None:
@@ -227,22 +225,18 @@ class Outbox:
             self._halted.pop(flow, None)
             self._eager.pop(flow, None)
 
-    def _replace(self, shipment: Shipment, rows: Iterable[ProductionRow]) -> list[Shipment]:
-        """Have shipments with these of its rows, by who owns their keys now, take the place of a shipment."""
-        fresh = self._group(list(rows), shipment.sequence)
+    def _replace(self, shipment: Shipment) -> list[Shipment]:
+        """Have shipments of its rows, by who owns their keys now, take the place of a shipment."""
+        fresh = self._group(list(self.rows_of(shipment)), shipment.sequence)
         self.records -= shipment.count()
         self._remove(shipment)
         for one in fresh:
             self._insert(one)
-            self._enter_for(shipment, one)
+            one.committed, one.awaited = shipment.committed, shipment.awaited
+            if one.awaited is not None:
+                one.awaited.add(one.token)
+            self._enter(one)
         return fresh
-
-    def _enter_for(self, shipment: Shipment, fresh: Shipment) -> None:
-        """``fresh`` stands for a part of ``shipment``."""
-        fresh.committed, fresh.awaited = shipment.committed, shipment.awaited
-        if fresh.awaited is not None:
-            fresh.awaited.add(fresh.token)
-        self._enter(fresh)
 
     def take_ready(self) -> list[tuple[Shipment, DeliveryOrder]]:
         """What is to be sent now, in order, each under a token that it was not sent under before."""
@@ -309,23 +303,9 @@ class Outbox:
                 self._begin(flow)
 
     def _begin(self, flow: Flow) -> None:
-        """Have a flow send everything again. What was divided is put together first, so that positions rise."""
-        if flow.divided:
-            for cluster in flow.interleaved():
-                self._join(cluster)
+        """Have a flow send everything again."""
         flow.begin()
         self._eager[flow] = None
-
-    def _join(self, shipments: Sequence[Shipment]) -> None:
-        """Put parts of one shipment together."""
-        first = shipments[0]
-        rows = sorted((row for one in shipments for row in self.rows_of(one)), key=lambda row: row[0])
-        for one in shipments:
-            self.records -= one.count()
-            self._remove(one)
-        for one in self._group(rows, first.sequence):
-            self._insert(one)
-            self._enter_for(first, one)
 
     # What receivers say.
 
@@ -416,44 +396,24 @@ class Outbox:
             stuck.extend(shipment.positions[index] for index in shipment.indexes())
         return beyond, sorted(position for position in stuck if position < beyond)
 
-    def divided(self, shipment: Shipment, indexes: Iterable[int]) -> None:
-        """Send the records of these indexes again that are not ACKed. They are copies: the receiver has the first ones.
+    def copies_refused(self, shipment: Shipment, indexes: Iterable[int]) -> None:
+        """The receiver has taken the sending, and refused the records of these indexes as copies of what it has.
 
-        So they follow what was sent last, and hold nothing up.
+        The shipment is sent again as a whole, behind what was sent last. The receiver has all of it, so nothing has to
+        wait for it. It is never divided: the parts could change places when a flow begins again.
         """
-        flow, left = shipment.flow, set(shipment.indexes())
+        flow = shipment.flow
         if flow.answered(shipment.token):
             self._eager[flow] = None
-        part = left.intersection(indexes)
-        if part == left:
-            if shipment.sent:
-                shipment.sent = False
-                flow.waiting.append(shipment)
-                self._eager[flow] = None
-            return
-        if not part:
-            return
-        flow.divided = True
-        rows = list(self.rows_of(shipment, sorted(part)))
-        waiting = shipment.waiting = left - part
-        # In other lists, for a delivery has these; and what an index means must stay.
-        shipment.values, shipment.keys = without(shipment.values, waiting), without(shipment.keys, waiting)
-        self.bytes -= shipment.bytes
-        shipment.bytes = sum(map(len, shipment.values)) + sum(map(len, shipment.keys))
-        self.bytes += shipment.bytes
-        self.records -= len(part)
-        self._measure_again(shipment)
-        fresh = self._group(rows, shipment.sequence)
-        for one in fresh:
-            self._insert(one)
-        self._make_way(fresh)
-        for one in fresh:
-            self._enter_for(shipment, one)
+        if shipment.sent and not set(shipment.indexes()).isdisjoint(indexes):
+            shipment.sent = False
+            flow.waiting.append(shipment)
+            self._eager[flow] = None
 
     @staticmethod
-    def rows_of(shipment: Shipment, indexes: Iterable[int] | None = None) -> Iterator[ProductionRow]:
-        """The shipment's records that are not ACKed (those of ``indexes``), as a journal stores them."""
-        for index in shipment.indexes() if indexes is None else indexes:
+    def rows_of(shipment: Shipment) -> Iterator[ProductionRow]:
+        """The shipment's records that are not ACKed, as a journal stores them."""
+        for index in shipment.indexes():
             yield (
                 shipment.positions[index],
                 shipment.producers[index],

@@ -90,10 +90,6 @@ class Shipment:
         """How many records are not ACKed."""
         return len(self.keys) if self.waiting is None else len(self.waiting)
 
-    def newest(self) -> int:
-        """The largest position that is not ACKed."""
-        return self.positions[-1] if self.waiting is None else self.positions[max(self.waiting)]
-
     def room(self) -> bool:
         """Whether it may take another record."""
         return len(self.keys) < _SHIPMENT_RECORDS and self.bytes < _SHIPMENT_BYTES
