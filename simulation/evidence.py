@@ -15,7 +15,7 @@ from millwheel.coordination.contract import Change
 from millwheel.core.catalog import Catalog
 from millwheel.core.time import CLOCKS_DIFFER, MIN_TIMESTAMP
 from millwheel.store.contract import Append
-from millwheel.worker.dedup import PositionIds
+from millwheel.worker.dedup import BatchIds, PositionIds
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import Entry
 from millwheel.worker.interval.state import IntervalState
@@ -194,6 +194,12 @@ class Evidence:
             return self._catalog.log_of(consumer) is not None
         return all(one["exactly_once"] for one in self._nodes() if one["name"] == found[1].name)
 
+    def _joined_later(self, consumer: str) -> bool:
+        """Whether a consumer came when records had been injected already."""
+        found, plan = self._catalog.computation(consumer), self._world.plan
+        later = [one["name"] for one in (plan.added, plan.neighbour) if one is not None]
+        return found is not None and found[1].name in later
+
     def _nodes(self) -> Iterable[dict[str, Any]]:
         plan = self._world.plan
         return [*plan.nodes, *(one for one in (plan.added, plan.neighbour) if one is not None)]
@@ -204,6 +210,8 @@ class Evidence:
             return
         self._heard["ACK"] += 1
         delivery, remaining = answer.delivery, frozenset(answer.remaining)
+        if isinstance(delivery.ids, BatchIds) and self._joined_later(delivery.consumer):
+            return  # a batch that was completed before is ACKed without a look at its records
         acked = (index for index in range(len(delivery.keys)) if index not in remaining)
         if missing := self._ledger.uncommitted(delivery, acked):
             told = f"{core.state.config.journal} ACKs {missing} of {delivery.sender.origin}"
