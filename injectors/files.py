@@ -1,9 +1,9 @@
 """The file injector of figure 10: JSON lines, CSV or raw lines from files that may still grow (section 5.2).
 
-A record is known by its source, which is the injector process unless it names another, by its file's name and
+A record is known by its source, which is the injector process unless it names another, by its file, and by
 its byte offset in it: read again, after a crash or by an injector without a checkpoint, but of the same source,
-it has no second effect. So a name stands for one content: files grow at their ends, and are not truncated, or
-replaced under the same name.
+it has no second effect. A file is known by its full path and its first line; files grow at their ends, and
+earlier lines stay as they are. Where a checkpoint shows that they did not, the file is refused.
 
 The oldest file is read first, and the injector low watermark is that of the oldest unfinished one.
 
@@ -22,13 +22,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from millwheel.client.injector import Injector
-from millwheel.client.injector.likelihood import UNIT_NANOSECONDS, any_timestamp_default, is_likely, unlikely
-from millwheel.core.time import Duration
+from millwheel.client.injector.likelihood import (
+    OLDEST_LIKELY,
+    UNIT_NANOSECONDS,
+    any_timestamp_default,
+    is_likely,
+    unlikely,
+)
+from millwheel.core.time import MIN_TIMESTAMP, Duration
+from millwheel.injectors.checkpoints import FileStart, load_checkpoint, save_checkpoint
+from millwheel.injectors.errors import RefusedLineError, SourceError
+from millwheel.injectors.identity import HEAD_BYTES, ContentHash, partition_name
 from millwheel.injectors.parsing import ColumnType, FileFormat, LineError, LineParser, TimestampField
 from millwheel.injectors.progress import FileProgress, ReadingProgress
+from millwheel.injectors.skipped import SkippedLines
 from millwheel.sdk.errors import KeyExtractionError, MillwheelError, TooLargeError, UsageError, ValueEncodeError
 
 __all__ = ["FileInjector", "FileSettings", "SourceError", "check_files"]
@@ -46,17 +54,11 @@ _NONE: Final = Duration(0)
 _TEN_SECONDS: Final = Duration(10_000_000)
 
 
-class _Start(msgspec.Struct):
-    """One file in a checkpoint: where to begin, and the time that its records have if they have none of their own."""
-
-    offset: int
-    created: int
-
-
 class _Row(NamedTuple):
     """A line that is a record, and where it begins."""
 
     offset: int
+    line: bytes
     value: Any
     timestamp: int
 
@@ -65,11 +67,19 @@ class _BadLine(NamedTuple):
     """A line that is no record of the stream."""
 
     offset: int
+    line: bytes
     error: MillwheelError
 
 
-class SourceError(MillwheelError):
-    """A file that cannot be injected: the message names it, and the place in it."""
+class _Source(NamedTuple):
+    """A file that is read. ``head``: its first bytes, which an append does not change. ``header``: that of CSV."""
+
+    path: Path
+    partition: str
+    head: bytes
+    header: bytes
+    parser: LineParser
+    content: ContentHash
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,8 @@ class FileSettings:
     how long a file that was read to its end may still hold the watermark back. ``poll``: seconds between looks for
     news. ``checkpoint``: a file that remembers how far everything is ACKed, so that a restart need not read it
     all again. ``skip_bad``: pass over lines that are no records, with a warning, instead of stopping at them. Empty
-    lines are passed over anyway. ``types``: the CSV columns that are not text.
+    lines are passed over anyway. ``skipped_to``: a new file that takes those lines; it implies ``skip_bad``.
+    ``types``: the CSV columns that are not text.
     """
 
     root: Path
@@ -99,6 +110,7 @@ class FileSettings:
     poll: float = 0.2
     checkpoint: Path | None = None
     skip_bad: bool = False
+    skipped_to: Path | None = None
     types: Mapping[str, ColumnType] = field(default_factory=dict)
 
 
@@ -114,7 +126,10 @@ class FileInjector:
     def __init__(
         self, injector: Injector, settings: FileSettings, wall: Callable[[], int] = lambda: time.time_ns() // 1_000
     ) -> None:
-        """``wall`` tells the time in microseconds. SourceError if there is a checkpoint that cannot be read."""
+        """``wall`` gives the time in microseconds.
+
+        SourceError if there is a checkpoint that cannot be read, or the file for skipped lines cannot take them.
+        """
         if settings.form is FileFormat.LINES and settings.timestamp is not None:
             raise UsageError("raw lines have no fields to read a timestamp from: name another format")
         if settings.finish and settings.tail:
@@ -127,10 +142,17 @@ class FileInjector:
         self._settings = settings
         self._wall = wall
         self._progress = ReadingProgress(settings.disorder, settings.quiet if settings.tail else 0)
-        self._parsers: dict[str, LineParser] = {}
-        self._starts = _load(settings.checkpoint)
+        self._sources: dict[str, _Source] = {}
+        self._starts = load_checkpoint(settings.checkpoint)
+        self._skips = settings.skip_bad or settings.skipped_to is not None
+        self._skipped_lines = None if settings.skipped_to is None else SkippedLines(settings.skipped_to)
         self._idle = False
         self._saved = 0.0
+
+    @property
+    def partitions(self) -> dict[str, str]:
+        """By file that is read, named below the root: the partition of its records' positions."""
+        return {name: source.partition for name, source in self._sources.items()}
 
     async def run(self) -> None:
         """Read everything, or follow the files until cancelled.
@@ -147,6 +169,9 @@ class FileInjector:
                 await self._injector.finish()
             else:
                 await self._injector.idle()
+        except RefusedLineError as error:
+            await self._step_aside()
+            raise RefusedLineError(f"{error}; {self._injected_before()}") from error
         except BaseException:
             await self._step_aside()
             raise
@@ -186,6 +211,15 @@ class FileInjector:
                 injector.process,
             )
 
+    def _injected_before(self) -> str:
+        """How many records the run injected before it stopped."""
+        if not self.records:
+            return "no record before it was injected"
+        count = "1 record" if self.records == 1 else f"{self.records:,} records"
+        if self._injector.unacked:
+            return f"{count} before it were sent, and not all of them are ACKed"
+        return f"{count} before it {'is' if self.records == 1 else 'are'} injected"
+
     # Files.
 
     async def _look_around(self) -> None:
@@ -204,38 +238,47 @@ class FileInjector:
                     "replaced, or removed before their end is read; write new content under a new name"
                 )
             elif file.at_end and size > file.offset and (await self._lines(file.name, file.offset))[0]:
+                await asyncio.to_thread(_check_head, self._sources[file.name], file.name)
                 self._progress.grew(file.name, self._wall())
 
     async def _open(self, name: str) -> None:
-        header, first_line = b"", 0
-        if self._settings.form is FileFormat.CSV:
-            lines, end = await self._lines(name, 0)
-            if not lines:
-                return  # not even a header yet
-            header = lines[0][1]
-            first_line = lines[1][0] if len(lines) > 1 else end
-        begin = self._starts.get(name)
+        """Begin with a file that has its first line; of a CSV file that may grow, the header and a row."""
+        lines, end = await self._lines(name, 0)
+        csv = self._settings.form is FileFormat.CSV
+        if not lines or (csv and self._settings.tail and len(lines) == 1):
+            return
+        header, first_line = (lines[0][1], lines[1][0] if len(lines) > 1 else end) if csv else (b"", 0)
+        identity = [line for _, line in lines[: 2 if csv else 1]]
+        path = await asyncio.to_thread((self._settings.root / name).resolve)
+        partition = partition_name(str(path), identity)
+        content = ContentHash()
+        begin = self._starts.get(partition)
         if begin is None:
-            created = await asyncio.to_thread(_created, self._settings.root / name)
-            begin = self._starts[name] = _Start(first_line, created)
+            begin = FileStart(first_line, await asyncio.to_thread(_created, path), "")
+            await asyncio.to_thread(content.extend, path, first_line)
+            begin.digest = content.digest
+            self._starts[partition] = begin
+        else:
+            await asyncio.to_thread(_check_content, content, path, begin)
         try:
             parser = LineParser(
                 self._settings.form, self._settings.timestamp, begin.created, header, self._settings.types
             )
         except LineError as error:
             raise SourceError(f"{name}: {error}") from error
-        self._parsers[name] = parser
+        head = await asyncio.to_thread(_head, path, end)
+        self._sources[name] = _Source(path, partition, head, header, parser, content)
         lines, _ = await self._lines(name, begin.offset)
         first = self._first_time(name, lines)
         self._progress.found(name, begin.offset, first, self._wall(), at_end=not lines)
 
     def _first_time(self, name: str, lines: list[tuple[int, bytes]]) -> int | None:
-        """The timestamp of the first of ``lines`` that is a record."""
+        """The timestamp of the first of ``lines`` that is a record with a likely time."""
         for _, line in lines:
             try:
-                return self._parsers[name].parse(line)[1]
+                return self._parse(name, line)[1]
             except LineError:
-                continue  # told when it is read
+                continue  # it is reported when it is read
         return None
 
     async def _lines(self, name: str, start: int) -> tuple[list[tuple[int, bytes]], int]:
@@ -254,10 +297,10 @@ class FileInjector:
             if not line.strip():
                 continue
             try:
-                rows.append(_Row(offset, *self._parse(file.name, line)))
+                rows.append(_Row(offset, line, *self._parse(file.name, line)))
             except LineError as error:
-                bad = _BadLine(offset, error)
-                if not self._settings.skip_bad:
+                bad = _BadLine(offset, line, error)
+                if not self._skips:
                     break
                 await self._skip(file.name, bad)
                 bad = None
@@ -271,7 +314,7 @@ class FileInjector:
 
     def _parse(self, name: str, line: bytes) -> tuple[Any, int]:
         """A line's value and timestamp; LineError if it is no record, or its time is not likely."""
-        value, timestamp = self._parsers[name].parse(line)
+        value, timestamp = self._sources[name].parser.parse(line)
         now = self._wall()
         if not self._settings.any_timestamp and not is_likely(timestamp, now):
             time_field = self._settings.timestamp
@@ -295,7 +338,7 @@ class FileInjector:
                     [row.value for row in part],
                     [row.timestamp for row in part],
                     positions=[row.offset for row in part],
-                    partition=name,
+                    partition=self._sources[name].partition,
                 )
             except (KeyExtractionError, TooLargeError, ValueEncodeError) as found:
                 error = found
@@ -309,8 +352,8 @@ class FileInjector:
             elif step > 1:
                 step = 1  # it is one of the next: which one is seen when they are sent alone
             else:
-                bad = _BadLine(rows[start].offset, error)
-                if not self._settings.skip_bad:
+                bad = _BadLine(rows[start].offset, rows[start].line, error)
+                if not self._skips:
                     return sent, bad
                 await self._skip(name, bad)
                 start += 1
@@ -318,16 +361,18 @@ class FileInjector:
         return sent, None
 
     async def _skip(self, name: str, bad: _BadLine) -> None:
+        if self._skipped_lines is not None:
+            await asyncio.to_thread(self._skipped_lines.write, bad.line, self._sources[name].header)
         self.skipped += 1
         if self.skipped <= _MAX_WARNINGS:
             log.warning("skipped: %s", await self._error(name, bad))
         if self.skipped == _MAX_WARNINGS:
             log.warning("lines that are skipped from here on are counted, and not named")
 
-    async def _error(self, name: str, bad: _BadLine) -> SourceError:
+    async def _error(self, name: str, bad: _BadLine) -> RefusedLineError:
         """The error that names a line."""
         number = await asyncio.to_thread(_line_number, self._settings.root / name, bad.offset)
-        return SourceError(f"{name}, line {number:,} (byte {bad.offset}): {bad.error}")
+        return RefusedLineError(f"{name}, line {number:,} (byte {bad.offset}): {bad.error}")
 
     # Watermark and checkpoint.
 
@@ -337,7 +382,9 @@ class FileInjector:
         watermark = self._progress.watermark(now)
         if watermark is not None:
             self._idle = False
-            await self._injector.advance(watermark)
+            # A large disorder may reach back to before the oldest time that a record may have.
+            least = MIN_TIMESTAMP if self._settings.any_timestamp else OLDEST_LIKELY
+            await self._injector.advance(max(watermark, least))
         elif not self._idle and self._settings.tail and not self._progress.unfinished(now):
             self._idle = True
             await self._injector.idle()
@@ -349,31 +396,44 @@ class FileInjector:
             return
         self._saved = now
         for file in self._progress:
-            self._starts[file.name].offset = file.restart(self._injector.acknowledged(file.name))
-        temporary = path.with_name(path.name + ".new")
+            source = self._sources[file.name]
+            offset = file.restart(self._injector.acknowledged(source.partition))
+            # A file that is gone, or has less than before, stays as it was.
+            with contextlib.suppress(OSError):
+                if offset >= source.content.size and source.content.extend(source.path, offset):
+                    begin = self._starts[source.partition]
+                    begin.offset, begin.digest = offset, source.content.digest
         try:
-            temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self._starts)))
-            temporary.replace(path)
+            save_checkpoint(path, self._starts)
         except OSError as error:
             log.warning(
                 "checkpoint %s is not written: %s; a restart has more to read, and injects nothing twice", path, error
             )
 
 
-def _load(path: Path | None) -> dict[str, _Start]:
-    if path is None:
-        return {}
-    if not path.parent.is_dir():
-        raise SourceError(f"checkpoint {path}: there is no directory {path.parent} to keep it in")
-    if not path.exists():
-        return {}
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, _Start])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+def _check_content(content: ContentHash, path: Path, begin: FileStart) -> None:
+    """Hash what a checkpoint has of a file; SourceError if it is not what was read then."""
+    if not content.extend(path, begin.offset) or content.digest != begin.digest:
         raise SourceError(
-            f"checkpoint {path} is not one of ours ({error}): name another, or remove it; under the same process name "
-            "nothing is injected twice"
-        ) from error
+            f"{path}: its first {begin.offset:,} bytes are not those that were injected before, as the checkpoint has "
+            "them: nothing of it is injected; files may only be appended to: write changed lines to a file of "
+            "their own, or give the file another name to inject all of it as new records"
+        )
+
+
+def _head(path: Path, size: int) -> bytes:
+    """The beginning of a file, of whose lines ``size`` bytes are whole."""
+    with path.open("rb") as file:
+        return file.read(min(size, HEAD_BYTES))
+
+
+def _check_head(source: _Source, name: str) -> None:
+    """SourceError if a file that has grown does not begin as it did."""
+    if _head(source.path, len(source.head)) != source.head:
+        raise SourceError(
+            f"{name}: it was replaced while it was read: its beginning is not what it was; run again to read it as "
+            "another file, and write new content under a new name"
+        )
 
 
 def _sizes(root: Path, pattern: str) -> dict[str, int]:

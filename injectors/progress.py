@@ -14,6 +14,7 @@ class FileProgress:
 
     ``offset``: up to where it was handed to the injector. ``bound``: no later record of it is older; None as long as
     nothing is known of its records. ``at_end``: everything in it was read. ``grew_at``: when it last had something new.
+    ``confirmed``: ``bound`` is that of a record that was accepted; else it is that of a line that may still be refused.
     ``last``: where the last record that was handed over begins; -1 if there was none.
     """
 
@@ -23,6 +24,7 @@ class FileProgress:
     at_end: bool = False
     grew_at: int = 0
     last: int = -1
+    confirmed: bool = False
 
     def restart(self, acknowledged: int | None) -> int:
         """Where reading may begin again. ``acknowledged``: all records that begin below it are ACKed; None: all are."""
@@ -74,7 +76,8 @@ class ReadingProgress:
         file.offset = offset
         if newest is not None:
             bound = newest - self._disorder
-            file.bound = bound if file.bound is None else max(file.bound, bound)
+            file.bound = max(file.bound, bound) if file.bound is not None and file.confirmed else bound
+            file.confirmed = True
 
     def reached_end(self, name: str) -> None:
         """Nothing more is in the file for now."""
@@ -96,7 +99,13 @@ class ReadingProgress:
         return [file for file in self._files.values() if not file.at_end or now - file.grew_at < self._quiet]
 
     def watermark(self, now: int) -> int | None:
-        """The oldest unfinished file's bound; None if no file is unfinished, or nothing is known of one (fig. 10)."""
-        bounds = [file.bound for file in self.unfinished(now) if file.bound is not None or not file.at_end]
-        known = [bound for bound in bounds if bound is not None]
-        return min(known) if known and len(known) == len(bounds) else None
+        """The oldest unfinished file's bound (fig. 10).
+
+        None if no file is unfinished, or nothing is known of one, or no record of the oldest was accepted yet: the line
+        that its bound comes from may still be refused. It is read next, so this does not last.
+        """
+        files = [file for file in self.unfinished(now) if file.bound is not None or not file.at_end]
+        if not files or any(file.bound is None for file in files):
+            return None
+        oldest = min(files, key=lambda file: (file.bound or 0, file.confirmed))
+        return oldest.bound if oldest.confirmed else None

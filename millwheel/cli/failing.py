@@ -9,7 +9,8 @@ code  meaning
 3     what was named does not exist
 4     the server cannot be reached, does not lead, or did not answer in time; for a server: a port or a directory that
       it needs is in use
-5     what was given is invalid: a topology with problems, a configuration with mistakes
+5     what was given is invalid: a topology with problems, a configuration with mistakes,
+      a file with a line that is no record
 6     it clashes with what there is: a name that is taken, a state that does not allow it, a directory with other files
 130   interrupted
 ====  =========================================================================
@@ -32,6 +33,7 @@ import typer
 from millwheel.cli.output import OutputFormat, Plain, to_yaml
 from millwheel.config import ConfigError
 from millwheel.coordination.contract import CoordinatorError
+from millwheel.injectors.errors import SourceError
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.sdk.errors import MillwheelError, PackageError, TopologyError
 from millwheel.store.contract import (
@@ -78,7 +80,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
         return ExitCode.USAGE
     if isinstance(error, RequestError):
         return _BY_CODE.get(error.code, ExitCode.FAILED)
-    if isinstance(error, (TopologyError, PackageError, ConfigError)):
+    if isinstance(error, (TopologyError, PackageError, ConfigError, SourceError)):
         return ExitCode.INVALID
     if isinstance(error, (StoreInUseError, StoreUnavailableError)):
         return ExitCode.UNAVAILABLE

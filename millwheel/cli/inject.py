@@ -18,7 +18,8 @@ from millwheel.cli.unacked import unacked_explainer
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
 from millwheel.core.time import seconds
-from millwheel.injectors.files import FileInjector, FileSettings, SourceError, check_files
+from millwheel.injectors.errors import SourceError
+from millwheel.injectors.files import FileInjector, FileSettings, check_files
 from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
 
 __all__ = ["app"]
@@ -70,9 +71,15 @@ def inject_file(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Count lines that are no records of the stream, and go on.")
     ] = False,
+    skipped_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--skipped-to", help="As --skip-bad, and write those lines to this new file, to be mended and injected."
+        ),
+    ] = None,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Inject records from files, one a line; what is read again later has no second effect."""
+    """Inject records from files, one a line. A file that is read again has no second effect, if it only grew."""
     directory, names = (root.parent, glob.escape(root.name)) if root.is_file() else (root, pattern)
     if tail and finish:
         raise typer.BadParameter("a tail has no end at which to finish", param_hint="--finish")
@@ -87,6 +94,7 @@ def inject_file(
         any_timestamp=any_timestamp,
         checkpoint=checkpoint,
         skip_bad=skip_bad,
+        skipped_to=skipped_to,
         types=dict(_column_type(one) for one in column or ()),
     )
     if not tail:
@@ -98,10 +106,25 @@ def inject_file(
         raise typer.Exit(128 + signal.SIGTERM) from None
     skipped = f", {counted(done.skipped, 'line')} skipped" if done.skipped else ""
     typer.echo(f"{counted(done.records, 'record')} injected into {stream}, {late:,} late{skipped}")
+    if done.skipped:
+        typer.echo(_how_to_mend(stream, skipped_to), err=True)
     if done.skipped and not done.records:
         raise SourceError("no line is a record of the stream: see the first reasons above")
     idle = "is idle: give --finish once nothing more will come, so that the low watermark passes everything"
     typer.echo(f"injector process {name} {'has finished' if finish else idle}", err=True)
+
+
+def _how_to_mend(stream: str, skipped_to: Path | None) -> str:
+    """How the lines that were skipped are brought in."""
+    if skipped_to is None:
+        return (
+            "to bring skipped lines in, mend copies of them in a file of their own, and inject that; do not mend them "
+            "in place: lines of a file that was read are taken for known by their offsets. --skipped-to FILE makes one"
+        )
+    return (
+        f"the skipped lines are in {skipped_to}: mend them there, then inject them by `millwheel inject file {stream} "
+        f"{skipped_to}` with the same options"
+    )
 
 
 async def _inject(address: str, stream: str, process: str, settings: FileSettings) -> tuple[FileInjector, int]:
@@ -110,8 +133,10 @@ async def _inject(address: str, stream: str, process: str, settings: FileSetting
         address,
         stream,
         process=process,
-        # The files' own lines are named where a time is not likely, so the injector need not look.
-        settings=InjectorSettings(check_types=True, any_timestamp=True, explain=unacked_explainer(address)),
+        # Lines are checked where they are read. The injector checks again, and the watermark, too.
+        settings=InjectorSettings(
+            check_types=True, any_timestamp=settings.any_timestamp, explain=unacked_explainer(address)
+        ),
     )
     files = FileInjector(injector, settings)
 

@@ -19,7 +19,8 @@ from millwheel.cli.dev_server import DevServer
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import From, Subscription
 from millwheel.core.time import Duration
-from millwheel.injectors.files import FileInjector, FileSettings, SourceError
+from millwheel.injectors.errors import SourceError
+from millwheel.injectors.files import FileInjector, FileSettings
 from millwheel.injectors.parsing import FileFormat, TimestampField, TimeUnit
 from millwheel.sdk.errors import UsageError
 from tests.injectors.conftest import Submit
@@ -83,13 +84,15 @@ async def test_g1_a_restarted_reader_injects_nothing_twice_5_2(
     settings = FileSettings(logs, timestamp=FIELD, checkpoint=checkpoint, finish=True)
     first = Injector(server.address, "orders")
     await first.open()
-    reader = asyncio.create_task(FileInjector(first, settings).run())
-    await until(lambda: (first.acknowledged("a.jsonl") or 0) >= 1_000)
+    reading = FileInjector(first, settings)
+    reader = asyncio.create_task(reading.run())
+    await until(lambda: (first.acknowledged(reading.partitions.get("a.jsonl", "")) or 0) >= 1_000)
+    partition = reading.partitions["a.jsonl"]
     reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)
     await first.close()
     if checkpoint is not None:
-        assert json.loads(checkpoint.read_text())["a.jsonl"]["offset"] > 0
+        assert json.loads(checkpoint.read_text())[partition]["offset"] > 0
     async with Injector(server.address, "orders") as second:
         files = FileInjector(second, settings)
         await files.run()
@@ -143,8 +146,9 @@ async def test_csv_and_files_that_cannot_be_read(server: DevServer, submit: Subm
         await injector.flush()
         tail = FileSettings(logs, "*.log", timestamp=FIELD, tail=True, poll=0.01)
         write(logs / "x.log", 5, 9)
-        reading = asyncio.create_task(FileInjector(injector, tail).run())
-        await until(lambda: injector.acknowledged("x.log") is not None)
+        follower = FileInjector(injector, tail)
+        reading = asyncio.create_task(follower.run())
+        await until(lambda: injector.acknowledged(follower.partitions.get("x.log", "")) is not None)
         (logs / "x.log").write_text(line(77))
         with pytest.raises(SourceError, match="must not be truncated"):
             await asyncio.wait_for(reading, patience(5))
@@ -317,3 +321,73 @@ async def test_a_two_phase_aggregation_is_fed_by_files(server: DevServer, submit
     options = ["--timestamp", "t", "--unit", "us", "--finish"]
     assert (await command(server, "inject", "file", "orders", str(logs), *options))[0] == 0
     assert sum(row["value"] for row in await everything(server.address, "busy")) == 1_000
+
+
+@pytest.mark.parametrize("options", [[], ["--skip-bad"]])
+async def test_g7_a_refused_time_is_no_watermark_5_2(
+    server: DevServer, submit: Submit, logs: Path, options: list[str]
+) -> None:
+    await submit("shop")
+    now = 1_700_000_000
+    (logs / "a.jsonl").write_text(line(0, now * 1_000) + line(1, now))
+    run = ["inject", "file", "orders", str(logs), "--timestamp", "t", "--unit", "s", "--process", "cli", *options]
+    code, _, errors = await command(server, *run, MILLWHEEL_ANY_TIMESTAMP="")
+    assert code == (0 if options else 5), errors
+    assert ("no record before it was injected" in " ".join(errors.split())) is not bool(options)
+    async with Injector(server.address, "orders", process="cli") as injector:
+        assert injector.watermark <= now * 1_000_000
+
+
+async def test_a_refused_line_says_how_much_went_in(server: DevServer, submit: Submit, logs: Path) -> None:
+    await submit("shop")
+    (logs / "a.jsonl").write_text(line(1) + line(2) + "nonsense\n")
+    code, _, errors = await command(server, "inject", "file", "orders", str(logs), "--timestamp", "t", "--unit", "us")
+    assert code == 5
+    assert "2 records before it are injected" in " ".join(errors.split())
+
+
+async def test_g1_other_files_under_one_name_are_taken_5_2(server: DevServer, submit: Submit, tmp_path: Path) -> None:
+    await submit("shop")
+    days = [tmp_path / day / "orders.jsonl" for day in ("day1", "day2", "day2")]
+    for number, file in enumerate(days):
+        file.parent.mkdir(exist_ok=True)
+        write(file, number * 10, number * 10 + 10)
+        settings = FileSettings(file.parent, file.name, timestamp=FIELD, finish=number == 2)
+        async with Injector(server.address, "orders") as injector:
+            await FileInjector(injector, settings).run()
+    assert numbers(await everything(server.address, "echo")) == Counter(range(30))
+
+
+async def test_g1_a_checkpoint_refuses_a_file_that_was_edited_5_2(
+    server: DevServer, submit: Submit, logs: Path, tmp_path: Path
+) -> None:
+    await submit("shop")
+    settings = FileSettings(logs, timestamp=FIELD, checkpoint=tmp_path / "checkpoint.json")
+    for text in (line(1) + line(2), line(1) + line(2) + line(3)):
+        (logs / "a.jsonl").write_text(text)
+        async with Injector(server.address, "orders") as injector:
+            await FileInjector(injector, settings).run()
+    (logs / "a.jsonl").write_text(line(1) + line(7) + line(3) + line(4))
+    async with Injector(server.address, "orders") as injector:
+        with pytest.raises(SourceError, match=r"a.jsonl: its first .* bytes are not those that were injected before"):
+            await FileInjector(injector, settings).run()
+    assert [row["number"] for row in await tail_of(server, 3)] == [1, 2, 3]
+
+
+async def test_skipped_lines_can_be_mended_and_injected(
+    server: DevServer, submit: Submit, logs: Path, tmp_path: Path
+) -> None:
+    await submit("shop")
+    (logs / "a.csv").write_text("user,number,t\nu,1,1\noops\nu,3,3\n")
+    skipped = tmp_path / "skipped.csv"
+    options = ["--format=csv", "--timestamp=t", "--unit=us", "--column=number=int", "--process=cli", "--skipped-to"]
+    run = ["inject", "file", "orders", str(logs), *options, str(skipped)]
+    code, _, errors = await command(server, *run)
+    assert code == 0, errors
+    assert f"the skipped lines are in {skipped}" in " ".join(errors.split())
+    assert skipped.read_text() == "user,number,t\noops\n"
+    assert (await command(server, *run))[0] == 5
+    skipped.write_text(skipped.read_text().replace("oops", "u,2,2"))
+    mended = ["inject", "file", "orders", str(skipped), *options[:-1], "--finish"]
+    assert (await command(server, *mended))[0] == 0
+    assert numbers(await everything(server.address, "echo")) == Counter([1, 2, 3])

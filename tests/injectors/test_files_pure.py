@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millwheel.injectors.identity import ContentHash, partition_name
 from millwheel.injectors.parsing import ColumnType, FileFormat, LineError, LineParser, TimestampField, TimeUnit
 from millwheel.injectors.progress import FileProgress, ReadingProgress
 from millwheel.sdk.errors import UsageError
@@ -90,11 +93,15 @@ def test_g7_the_watermark_is_the_oldest_unfinished_files_bound_fig_10() -> None:
     assert progress.watermark(0) is None
     progress.found("a", 0, 100, 0, at_end=False)
     progress.found("b", 0, 300, 0, at_end=False)
+    assert progress.watermark(0) is None
+    progress.read("a", 20, 100, 0, 0)
     assert progress.watermark(0) == 90
     oldest = progress.next_file()
     assert oldest is not None
     assert oldest.name == "a"
     progress.read("a", 50, 500, 40, 0)
+    assert progress.watermark(0) is None
+    progress.read("b", 50, 300, 40, 0)
     assert progress.watermark(0) == 290
     progress.read("a", 60, 100, 50, 0)
     assert progress.watermark(0) == 290
@@ -116,7 +123,37 @@ def test_g7_a_file_of_which_nothing_is_known_holds_the_watermark_and_is_read_fir
     assert first.name == "b"
     progress.found("c", 0, None, 0, at_end=True)
     progress.read("b", 5, 200, 0, 0)
+    progress.read("a", 5, 100, 0, 0)
     assert progress.watermark(0) == 100
+
+
+@given(st.lists(st.booleans(), max_size=6), st.integers(0, 100))
+def test_g7_a_refused_line_sets_no_watermark_5_2(refused: list[bool], slack: int) -> None:
+    progress = ReadingProgress(0)
+    progress.found("a", 0, 10_000 if refused[:1] == [True] else 100, 0, at_end=False)
+    accepted = [100 + at + slack for at in range(len(refused))]
+    published = -(1 << 63)
+    for at, bad in enumerate(refused):
+        watermark = progress.watermark(0)
+        published = published if watermark is None else max(published, watermark)
+        assert bad or published <= accepted[at]
+        progress.read("a", at + 1, None if bad else accepted[at], None if bad else at, 0)
+
+
+def test_a_partition_changes_with_the_path_and_the_first_line() -> None:
+    names = {partition_name(path, lines) for path in ("/a", "/b") for lines in ([b"x"], [b"y"], [b"x", b"y"], [b"xy"])}
+    assert len(names) == 8
+
+
+def test_a_content_hash_goes_on_where_it_ended(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(b"0123456789")
+    whole, parts = ContentHash(), ContentHash()
+    assert whole.extend(file, 8)
+    assert parts.extend(file, 3)
+    assert parts.extend(file, 8)
+    assert whole.digest == parts.digest
+    assert not parts.extend(file, 11)
 
 
 def test_g8_a_quiet_file_holds_the_watermark_no_more_fig_10() -> None:

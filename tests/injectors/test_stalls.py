@@ -13,6 +13,7 @@ from millwheel.client.injector import Injector, NotAckedError
 from millwheel.client.injector.routing import Route
 from millwheel.client.injector.stalls import AckWatch
 from tests.injectors.conftest import Submit
+from tests.patience import patience
 
 ORDER = {"user": "u", "number": 1}
 
@@ -78,3 +79,16 @@ async def test_a_stall_is_logged_with_its_reason(
         assert injector.stall in caplog.text
         await control.resume("late-shop")
         await asyncio.wait_for(injector.flush(), 20)
+
+
+async def test_a_stall_names_the_key_and_what_its_hook_raises(server: DevServer, submit: Submit) -> None:
+    await submit("poisoned")
+    injector = Injector(server.address, "orders")
+    await injector.open()
+    await injector.send(ORDER, timestamp=5)
+    async with asyncio.timeout(patience(20)):
+        while "RuntimeError: poison" not in (why := await injector._monitor.explain()):  # noqa: ASYNC110  # it has no event
+            await asyncio.sleep(0.1)
+    assert "poisoned/poisoned has not ACKed 1 record: computation poisoned/poisoned: " in why
+    assert "key" in why
+    await injector.close()

@@ -14,13 +14,20 @@ from typing import Final
 
 from millwheel.core.time import Timestamp, format_timestamp
 
-__all__ = ["ANY_TIMESTAMP_VARIABLE", "UNIT_NANOSECONDS", "any_timestamp_default", "is_likely", "unlikely"]
+__all__ = [
+    "ANY_TIMESTAMP_VARIABLE",
+    "OLDEST_LIKELY",
+    "UNIT_NANOSECONDS",
+    "any_timestamp_default",
+    "is_likely",
+    "unlikely",
+]
 
 ANY_TIMESTAMP_VARIABLE: Final = "MILLWHEEL_ANY_TIMESTAMP"
 """The environment variable that sets the default of the option ``any_timestamp``."""
 
-_OLDEST: Final = 315_532_800_000_000
-"""1980-01-01T00:00:00Z."""
+OLDEST_LIKELY: Final = 315_532_800_000_000
+"""1980-01-01T00:00:00Z, in microseconds."""
 _AHEAD: Final = 366 * 86_400_000_000
 
 UNIT_NANOSECONDS: Final[Mapping[str, int]] = MappingProxyType(
@@ -36,7 +43,7 @@ def any_timestamp_default() -> bool:
 
 def is_likely(timestamp: int, now: int) -> bool:
     """Whether a time (microseconds) is from 1980 on, and at most a year after ``now``."""
-    return _OLDEST <= timestamp <= now + _AHEAD
+    return OLDEST_LIKELY <= timestamp <= now + _AHEAD
 
 
 def unlikely(timestamp: int, now: int, advice: Mapping[str, str], meant: str, unit: str = "us") -> str:
@@ -53,7 +60,7 @@ def unlikely(timestamp: int, now: int, advice: Mapping[str, str], meant: str, un
         The time, what it would be in other units, and what to do.
     """
     shown = format_timestamp(Timestamp(timestamp))
-    side = "before 1980" if timestamp < _OLDEST else "more than a year ahead"
+    side = "before 1980" if timestamp < OLDEST_LIKELY else "more than a year ahead"
     factor = UNIT_NANOSECONDS.get(unit)
     if factor is None:
         return f"{shown} is {side}; if that is meant, {meant}"

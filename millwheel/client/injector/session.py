@@ -217,6 +217,11 @@ class Session:
                 raise
             self.core.publication.raise_to(reached)
 
+    async def hook_failures(self, topology: str, computation: str) -> list[str]:
+        """What the hooks of a consumer raise that keeps records from being ACKed, in sentences."""
+        found = await self._control.hook_failures(topology, computation, self.core.stream)
+        return [one.text for one in found if one.blocks]
+
     def publish(self) -> None:
         """Report the watermark as it is now, if it is news."""
         if self._seed is not None:

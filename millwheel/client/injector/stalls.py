@@ -132,6 +132,9 @@ class StallMonitor:
             return ""
         try:
             async with asyncio.timeout(_ASK_SECONDS):
+                raised = await self._session.hook_failures(consumer.topology, consumer.computation)
+                if raised:
+                    return "; ".join(raised)
                 why = "" if self._explain is None else await self._explain(incarnation)
                 return why or await self._ask_owner(incarnation)
         except TimeoutError:
