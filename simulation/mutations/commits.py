@@ -127,15 +127,3 @@ def hooks_at_once() -> None:
         return careless
 
     replace(Parking, "_start_hook", make)
-
-
-@mutation(
-    "G13",
-    "of a batch that was refused in part that part alone is sent again",
-    seeds=0,
-    test="tests/interval/test_productions.py::test_g13_of_a_batch_that_is_refused_in_part_that_part_alone_is_sent_again_4_1",
-    why="it takes a full intake, of a computation that counts copies, whose watermark waits for a part of a batch",
-)
-def refused_whole() -> None:
-    """A batch of which a part was refused is sent again as a whole, whatever the receiver has of it."""
-    replace(Commits, "resend", lambda resend: lambda self, tokens, refused: resend(self, tokens, {}))
