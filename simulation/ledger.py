@@ -40,6 +40,9 @@ class Ledger:
         """Strong productions by sequence and position."""
         self.due: dict[tuple[str, str], dict[int, str]] = {}
         """By consumer and sequence: positions that are not committed there, each with its stream."""
+        self.stated: dict[tuple[str, str], int] = {}
+        """By consumer and sequence of an injector: its largest mark. What it repeats from below is due no more: a
+        consumer that came later has not had it."""
         self.committed: dict[str, IdFacts] = {}
         """By consumer."""
 
@@ -72,6 +75,8 @@ class Ledger:
         facts = IdFacts(ALL_KEYS)
         facts.apply([*wire[:4], [], [], [], [], []])
         mine = self.committed[consumer]
+        for name, mark, _ in wire[5]:
+            self.stated[consumer, name] = max(mark, self.stated.get((consumer, name), 0))
         for name, sequence in facts.positions.items():
             mine._sequence(name).committed |= sequence.committed
             if due := self.due.get((consumer, name)):
@@ -93,7 +98,11 @@ class Ledger:
         known: Any = _NONE
         names: Any
         if isinstance(ids, PositionIds):
+            place = delivery.consumer, ids.sequence
+            mark = self.stated[place] = max(ids.mark, self.stated.get(place, 0))
             names = ids.positions
+            if delivery.sender.keys is None:
+                indexes = [index for index in indexes if names[index] >= mark]
             known = facts.positions[ids.sequence].committed if facts and ids.sequence in facts.positions else _NONE
         elif isinstance(ids, OpaqueIds):
             names, name = ids.ids, delivery.sender.computation

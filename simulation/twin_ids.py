@@ -131,8 +131,6 @@ class IdFacts:
         assert len(wire) == _COLUMNS, wire
         _, positions, opaque, batches, admitted, marks, retired, sequencers, horizons = wire
         self.sequencers += map(_sequencer, sequencers)
-        for name in retired:
-            self.positions.pop(name, None)
         for name, origin in admitted:
             self.positions.setdefault(name, SequenceFacts()).admit(self.keys)
             self.positions[name].origin = origin
@@ -141,6 +139,10 @@ class IdFacts:
         for name, mark, unacked in marks:
             for one in self._sequence(name).ranges:
                 one.statements.append((mark, frozenset(unacked)))
+        for name in retired:
+            # It was admitted before, if both are in one entry. Whose records are consumed here is not retired.
+            if all(name != consumed for consumed, *_ in positions):
+                self.positions.pop(name, None)
         for computation, watermark, horizon in horizons:
             facts = self.opaque.setdefault(computation, OpaqueFacts())
             facts.watermark, facts.horizon = max(watermark, facts.watermark), max(horizon, facts.horizon)
