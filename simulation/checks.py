@@ -24,6 +24,7 @@ from simulation.clients import Progress
 from simulation.expected import differences, missed_by_added, neighbour_differences
 from simulation.order import JournalOrder, steps_out_of_order
 from simulation.store import StoreWatch, finished, whole_entry
+from simulation.windowed import window_differences
 from simulation.world import World
 
 __all__ = ["Checks"]
@@ -178,6 +179,8 @@ class Checks(StoreWatch):
             found[sink] = Counter(number for _, item in records.values() for number in item.ids)
             self._check_promises(sink)
         for difference in differences(self._world.plan, found, self._late, self._acked()):
+            self._world.violated(difference)
+        for difference in window_differences(self._world.plan, self._progress.sunk):
             self._world.violated(difference)
         self._check_added(found)
         self._check_neighbour()

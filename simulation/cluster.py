@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, cast
 from unittest.mock import patch
 
@@ -29,13 +30,14 @@ from millwheel.worker.interval import Settings as CoreSettings
 from millwheel.worker.log import LogConfig, LogSettings
 from millwheel.worker.messages import Send, SenderWatermarks
 from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.shell.routing import Routing
 from millwheel.worker.shell.sending import Sending
 from millwheel.worker.shell.worker import Worker
 from simulation.process import PROCESS, Clock, Process
 from simulation.serving import SimulatedServer
 from simulation.world import Main, World
 
-__all__ = ["AUTHORITIES", "MASTERS", "WORKERS", "start_cluster", "tuned"]
+__all__ = ["AUTHORITIES", "MASTERS", "WORKERS", "Routed", "start_cluster", "tuned"]
 
 MASTERS: Final = ("m0", "m1")
 AUTHORITIES: Final = ("t0", "t1")
@@ -48,6 +50,18 @@ def start_cluster(world: World) -> None:
         for name in names:
             offset, drift = world.plan.clocks.get(name, (0.0, 0.0))
             world.start(name, _daemon(role), Clock(offset, drift))
+
+
+class Routed(Routing):
+    """Routes that checkers can compare with a catalog."""
+
+    routed: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    """By topology: the incarnations that records are routed by."""
+
+    def refresh(self) -> None:
+        """See :class:`Routing`."""
+        super().refresh()
+        self.routed = {name: dict(one.incarnations) for name, one in self._catalog.topologies.items()}
 
 
 @contextmanager
@@ -86,10 +100,12 @@ def tuned(world: World) -> Iterator[None]:
         patch("millwheel.cli.daemons.worker.CoreSettings", lambda **_: core),
         patch("millwheel.cli.daemons.worker.Worker", Known),
         patch("millwheel.worker.shell.worker.Sending", Tapped),
+        patch("millwheel.worker.shell.worker.Routing", Routed),
         patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),
         patch("millwheel.worker.shell.programs.beside", _at_once),
         patch("millwheel.cli.daemons.authority.ShellSettings", partial(ShellSettings, core=shards)),
         _ids_tuned(tuning["ids"]),
+        _bounded(tuning["bounds"]),
         _balanced(world),
     ):
         yield
@@ -123,6 +139,28 @@ def _ids_tuned(bounds: Mapping[str, int]) -> Iterator[None]:
             tuned = {"segment_ids": bounds["segment"], "cached_segments": bounds["cached"]}
             for make in (Dedup.__init__, Dedup.restore.__func__, Dedup.inherit.__func__):  # type: ignore[attr-defined]
                 stack.enter_context(patch.dict(make.__kwdefaults__, tuned))
+        yield
+
+
+_BOUNDS: Final = {
+    "old": "interval.commits._OLD",
+    "acks": "interval.commits._MOST_ACKS",
+    "stuck": "interval.outbox._STUCK",
+    "sifted": "interval.outbox._SIFTED",
+    "flows": "interval.outbox._FLOWS",
+    "shipment": "interval.shipments._SHIPMENT_RECORDS",
+    "early": "interval.receiving._EARLY",
+    "outbox_rows": "interval.checkpoint._OUTBOX_ROWS",
+    "arrivals": "arrivals._WAITING",
+}
+"""The worker's bounds that no setting has, and where they are."""
+
+
+@contextmanager
+def _bounded(bounds: Mapping[str, int]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for name, value in bounds.items():
+            stack.enter_context(patch(f"millwheel.worker.{_BOUNDS[name]}", value))
         yield
 
 

@@ -88,9 +88,9 @@ def _injected_late(plan: Plan) -> set[int]:
 
 
 def _arrivals(plan: Plan, acked: Set[int], without: str = "", joined: bool = False) -> dict[str, Arrivals]:
-    """By sink, see :func:`_streams`."""
+    """By sink, see :func:`_streams`; those of library windows are :mod:`simulation.windowed`'s to judge."""
     at = _streams(plan, acked, without, joined)
-    return {sink: at[sink] for sink in (*plan.sinks, *plan.added_sinks)}
+    return {sink: at[sink] for sink in (*plan.sinks, *plan.added_sinks) if sink not in plan.windowed}
 
 
 def _streams(plan: Plan, acked: Set[int], without: str = "", joined: bool = False) -> dict[str, Arrivals]:
@@ -146,7 +146,7 @@ def _given_up(plan: Plan, acked: Set[int], sinks: Mapping[str, Arrivals], found:
             continue
         others, passes, letters = _arrivals(plan, acked, node["name"]), sinks[LETTERS], found[LETTERS]
         for sink in plan.sinks:
-            for number, (_, most) in sinks[sink].items() if sink != LETTERS else ():
+            for number, (_, most) in sinks[sink].items() if sink in sinks and sink != LETTERS else ():
                 through = most - others[sink].get(number, (0, 0))[1]
                 due = most - through * letters[number] // passes[number][1] if through else most
                 if found[sink][number] != due:

@@ -8,6 +8,7 @@ one commit ran them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from millwheel.core.catalog import Catalog
 from millwheel.store.contract import Append
@@ -17,14 +18,11 @@ from millwheel.worker.interval.entry import Entry, ProductionRow
 from millwheel.worker.interval.entry import decode_entry as decode_interval
 from millwheel.worker.log.entry import LogEntry
 from millwheel.worker.log.entry import decode as decode_log
-from simulation.blocks import Item
+from simulation.blocks import LIBRARY, Item
 from simulation.plan import Plan
 from simulation.store import whole_entry
 
 __all__ = ["JournalOrder", "steps_out_of_order"]
-
-_STEPLESS = frozenset({"pass", "brief"})
-"""Blocks that leave no step in what they send on."""
 
 Place = tuple[str, bytes, str, bytes]
 """Producing computation and key, consumer and its key."""
@@ -84,7 +82,7 @@ def steps_out_of_order(plan: Plan, sunk: Mapping[str, Mapping[int, tuple[int, It
         for other in plan.nodes
         if not set(one["outputs"]).isdisjoint(other["inputs"]) and other["exactly_once"] and one["exactly_once"]
     }
-    if any(node["kind"] in _STEPLESS for node in plan.nodes):
+    if any(_unnumbered(node) for node in plan.nodes):
         # It leaves no step: what came through it looks as if it had come directly, and its keys share the way.
         direct = {pair for pair in direct if not _by_pass(plan, *pair)}
     runs: dict[tuple[str, str, str, str], dict[int, int]] = {}
@@ -109,6 +107,11 @@ def steps_out_of_order(plan: Plan, sunk: Mapping[str, Mapping[int, tuple[int, It
             yield f"{told}, in the order {order} (G15)"
 
 
+def _unnumbered(node: Mapping[str, Any]) -> bool:
+    """Whether a node's block leaves no step of its own."""
+    return not node["strong"] or node["kind"] in ("pass", "brief", "scatter", LIBRARY)
+
+
 def _by_pass(plan: Plan, one: str, two: str) -> bool:
     """Whether a block that leaves no step stands between the two as well."""
     nodes = {node["name"]: node for node in plan.nodes}
@@ -116,7 +119,7 @@ def _by_pass(plan: Plan, one: str, two: str) -> bool:
     while streams:
         stream = streams.pop()
         for node in plan.nodes:
-            if node["kind"] in _STEPLESS and stream in node["inputs"] and node["name"] not in reached:
+            if _unnumbered(node) and stream in node["inputs"] and node["name"] not in reached:
                 reached.add(node["name"])
                 streams += node["outputs"]
     return any(not set(nodes[name]["outputs"]).isdisjoint(nodes[two]["inputs"]) for name in reached)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from millwheel.core.time import seconds
 from millwheel.sdk.package import CodePackage
+from simulation.blocks import LIBRARY
 from simulation.clocks import BEGINNING
 from simulation.variety import vary
 
@@ -24,7 +25,7 @@ LETTERS: Final = "simulated.dead-letters"
 """The stream of what computations give up on."""
 
 
-_TUNED: Final = ("core", "log", "ids", "authority")
+_TUNED: Final = ("core", "log", "ids", "authority", "bounds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class Plan:
     readers: list[Reader] = field(default_factory=list)
     intervals: int = 1
     tuning: dict[str, dict[str, int]] = field(default_factory=lambda: {name: {} for name in _TUNED})
-    """Bounds of intervals, of stream logs, of what they know of ids, and of the authority; the others are as usual."""
+    """Bounds of intervals, of stream logs, of what they know of ids, of the authority, and those that no setting has;
+    the others are as usual."""
     span: float = 10.0
     """Seconds over which the input comes, and faults happen."""
     added: dict[str, Any] | None = None
@@ -82,6 +84,8 @@ class Plan:
     """How many new versions come beside those that come by chance."""
     merges: int = 0
     """And how many merges of neighbours."""
+    splits: int = 0
+    """And how many splits."""
     zombies: int = 0
     """How many workers sleep past their leases with what they had asked of the store on its way."""
     one_way: int = 0
@@ -113,6 +117,11 @@ class Plan:
         diverted = {self.diverted(node) for node in self.nodes if node["late"] == "divert"}
         letters = {LETTERS} if any("letters" in node for node in self.nodes) else set()
         return sorted((produced | diverted | letters) - consumed)
+
+    @property
+    def windowed(self) -> set[str]:
+        """The streams of library windows; :mod:`simulation.windowed` knows what they carry."""
+        return {stream for node in self.nodes if node["kind"] == LIBRARY for stream in node["outputs"]}
 
     @staticmethod
     def diverted(node: dict[str, Any]) -> str:

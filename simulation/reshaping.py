@@ -20,7 +20,7 @@ from simulation.plan import package_of
 from simulation.process import Process
 from simulation.world import Main, World
 
-__all__ = ["merger", "reshaper", "tender", "updater"]
+__all__ = ["merger", "reshaper", "splitter", "tender", "updater"]
 
 
 def reshaper(progress: Progress) -> Main:
@@ -66,6 +66,25 @@ def merger(progress: Progress) -> Main:
         chance, plan = Random(f"merging {world.plan.seed}"), world.plan
         async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
             await _changes(world, client, chance, plan.merges, plan.span, lambda to: ("merge", _merge(to, chance)))
+
+    return main
+
+
+def splitter(progress: Progress) -> Main:
+    """Splits intervals while the input comes."""
+
+    async def main(world: World, process: Process) -> None:
+        await progress.submitted.wait()
+        chance, plan = Random(f"splitting {world.plan.seed}"), world.plan
+        async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
+            await _changes(
+                world,
+                client,
+                chance,
+                plan.splits,
+                plan.span,
+                lambda to: ("split", _change(progress, to, chance, "split")),
+            )
 
     return main
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,12 @@ from typing import Final
 from unittest.mock import patch
 
 from millwheel.worker.shell.worker import Worker
-from simulation.blocks import DIVIDED, SEEN
+from simulation.blocks import DIVIDED, FAILED, SEEN
 from simulation.calls import channel_of
 from simulation.checks import Checks
 from simulation.clients import Progress, operator, reader, subscriber
 from simulation.clocks import replaced
-from simulation.cluster import start_cluster, tuned
+from simulation.cluster import Routed, start_cluster, tuned
 from simulation.ending import ender
 from simulation.evidence import Evidence
 from simulation.faults import Faults
@@ -28,7 +28,7 @@ from simulation.loop import SimulatedLoop, StuckError
 from simulation.neighbour import NEIGHBOUR, neighbour
 from simulation.owners import OwnerChecks
 from simulation.plan import LETTERS, plan_for
-from simulation.reshaping import merger, reshaper, tender, updater
+from simulation.reshaping import merger, reshaper, splitter, tender, updater
 from simulation.soft import check_soft_state
 from simulation.visitors import guest, prober, retirer
 from simulation.world import World
@@ -89,6 +89,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
 def _run(world: World, arrange: Callable[[World], None] | None) -> None:
     SEEN.clear()
     DIVIDED.clear()
+    FAILED.clear()
     asyncio.set_event_loop(world.loop)
     progress = Progress()
     checks = Checks(world, progress)
@@ -149,9 +150,10 @@ def _notice_joining(world: World, progress: Progress) -> None:
         world.history.note("every worker knows of the neighbour")
 
 
-def _incarnations(worker: Worker, topology: str) -> dict[str, str]:
-    record = worker.catalog.topologies.get(topology)
-    return {} if record is None else dict(record.incarnations)
+def _incarnations(worker: Worker, topology: str) -> Mapping[str, str]:
+    """What the worker routes records by: code is loaded first, so that is later than its catalog."""
+    assert isinstance(worker.routing, Routed)
+    return worker.routing.routed.get(topology, {})
 
 
 def _limit(world: World, faults: Faults) -> float:
@@ -177,6 +179,8 @@ def _visit(world: World, progress: Progress) -> None:
         world.start("updater", updater(progress))
     if plan.merges:
         world.start("merger", merger(progress))
+    if plan.splits:
+        world.start("splitter", splitter(progress))
     if plan.tended:
         world.start("tender", tender(progress))
     if plan.retired:

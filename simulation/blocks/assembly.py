@@ -1,0 +1,75 @@
+"""Topologies from plans: each node of a plan is a block."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import millwheel as mw
+from simulation.blocks.library import LIBRARY, add_library
+from simulation.blocks.plain import Count, Flaky, Loop, Pass, Poison, Recount, Scatter, Slow
+from simulation.blocks.records import Item
+from simulation.blocks.timed import Batch, Brief, Delay, Window
+from simulation.blocks.weak import WeakDelay, WeakWindow
+
+__all__ = ["assemble"]
+
+_KINDS: Final[dict[str, Any]] = {
+    "pass": Pass,
+    "count": Count,
+    "recount": Recount,
+    "window": Window,
+    "brief": Brief,
+    "delay": Delay,
+    "batch": Batch,
+    "slow": Slow,
+    "flaky": Flaky,
+    "loop": Loop,
+    "poison": Poison,
+    "scatter": Scatter,
+}
+
+_WEAK_KINDS: Final[dict[str, Any]] = {"window": WeakWindow, "delay": WeakDelay}
+"""Kinds that are other blocks where they produce weakly."""
+
+
+def _policy(node: dict[str, Any]) -> mw.FailurePolicy:
+    """What becomes of records on which a hook fails."""
+    if "letters" in node:
+        return mw.dead_letter(after=node["letters"])
+    return mw.stop(after=node["stops"]) if "stops" in node else mw.retry()
+
+
+def assemble(text: str) -> mw.Topology:
+    """The topology that a plan describes; see :mod:`simulation.plan`."""
+    plan = json.loads(text)
+    topology = mw.Topology(plan["name"])
+    for source in plan["sources"]:
+        slack = mw.Duration(source["id_slack"])
+        skew = mw.Duration(source["skew"]) if "skew" in source else None
+        topology.source(source["name"], Item, injectors=source["injectors"], id_slack=slack, allowed_skew=skew)
+    for stream in plan.get("externals", ()):
+        topology.external(stream, Item)
+    for node in plan["nodes"]:
+        if node["kind"] == LIBRARY:
+            add_library(topology, node)
+            continue
+        kinds = _KINDS if node["strong"] else _KINDS | _WEAK_KINDS
+        block = kinds[node["kind"]](node["name"], node["outputs"], *node["arguments"])
+        block.loose = not node["exactly_once"] or "belated" in node
+        block.feedback = node["feedback"]
+        belated = f"{node['name']}-late"
+        diverted = [belated] if node["late"] == "divert" else []
+        topology.add(
+            block,
+            name=node["name"],
+            inputs={stream: mw.key(field) for stream, field in node["inputs"].items()}
+            | {stream: mw.key(field, feedback=True) for stream, field in block.feedback.items()},
+            outputs=dict.fromkeys([*node["outputs"], *node["back"], *diverted], Item),
+            strong=node["strong"],
+            exactly_once=node["exactly_once"],
+            straggler_delay=mw.Duration(node["straggler"]),
+            on_failure=_policy(node),
+            late={"": mw.Late.PROCESS, "drop": mw.Late.DROP, "divert": mw.divert(belated)}[node["late"]],
+        )
+    return topology

@@ -1,0 +1,133 @@
+"""Plan options that put several mechanisms under load at once: weak timers, the library's windows, tight bounds, and
+what is in the store alone while intervals are split and merged.
+
+:mod:`simulation.variety` gives each a chance of its own. They come after all others and look at the plan as it then is.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from millwheel.core.time import seconds
+from simulation.blocks import LIBRARY
+
+if TYPE_CHECKING:
+    from simulation.plan import Plan
+
+__all__ = ["library_windows", "spilled_and_divided", "tight_bounds", "weak_timers"]
+
+_AN_HOUR: Final = 3_600_000_000
+
+_FAITHFUL: Final = frozenset({"pass", "count", "slow", "flaky", "poison"})
+"""Blocks that send each record on as it was: at its timestamp, with its keys."""
+
+
+def _plain(plan: Plan) -> list[dict[str, Any]]:
+    """The nodes that no other option has asked anything of."""
+    nodes = [node for node in plan.nodes if node["exactly_once"] and not node["late"] and node["name"] != plan.renewed]
+    nodes = [node for node in nodes if not (node["feedback"] or node["back"])]
+    return [node for node in nodes if "letters" not in node and "stops" not in node]
+
+
+def _joining(plan: Plan, node: dict[str, Any]) -> bool:
+    """Whether one record may come to it by two ways."""
+    sources = {source["name"] for source in plan.sources}
+    return len(node["inputs"]) > 1 and not set(node["inputs"]) <= sources
+
+
+def weak_timers(plan: Plan, chance: Random) -> None:
+    """A computation produces weakly several times a call: from timers, or from records, with chaff."""
+    nodes = [node for node in _plain(plan) if not _joining(plan, node)]
+    if plan.wide:  # what comes round may come at any time
+        nodes = [node for node in nodes if not set(node["outputs"]) & plan.circling]
+    if not nodes:
+        return
+    node = chance.choice(nodes)
+    kind = chance.choice(("window", "window", "delay", "scatter", "scatter"))
+    widths = {"window": (seconds(1), seconds(3)), "delay": (200_000, 1_500_000)}
+    arguments = [chance.choice(widths[kind])] if kind in widths else []
+    straggler = chance.choice((10_000, 200_000, 1_000_000))
+    strong = kind == "scatter" and chance.random() < 0.25
+    node.update(kind=kind, arguments=arguments, strong=strong, straggler=straggler)
+
+
+def tight_bounds(plan: Plan, chance: Random) -> None:
+    """Several bounds are reached at once: a poisoned key and a slow one behind queues of four, perhaps on a cycle."""
+    core, log = plan.tuning["core"], plan.tuning["log"]
+    core.update(batch_records=chance.choice((1, 2)), queue_records=4, outbox_records=chance.choice((2, 4)))
+    core.update(checkpoint_entries=chance.choice((2, 5)))
+    log.update(
+        batch_bytes=400, queue_bytes=chance.choice((400, 2_000)), publish_records=1, window=chance.choice((1, 3))
+    )
+    log.update(segment_bytes=300, cap_bytes=chance.choice((1_200, 6_000)), checkpoint_entries=2)
+    plan.tuning["bounds"] = {
+        "old": chance.choice((2, 8)),
+        "stuck": chance.choice((1, 3, 64)),
+        "sifted": chance.choice((3, 20)),
+        "flows": 1,
+        "acks": chance.choice((1, 3)),
+        "shipment": chance.choice((1, 3)),
+        "early": chance.choice((1, 5)),
+        "outbox_rows": chance.choice((1, 5)),
+        "arrivals": chance.choice((1, 3)),
+    }
+    nodes = _plain(plan)
+    chance.shuffle(nodes)
+    if nodes:
+        numbers = [one.number for reader in plan.readers for one in reader.inputs]
+        poisoned = sorted(chance.sample(numbers, chance.randint(1, 2)))
+        nodes.pop().update(kind="poison", strong=True, arguments=[poisoned, chance.choice((5, 6))])
+    if nodes:
+        nodes.pop().update(kind="slow", strong=True, arguments=[chance.choice((300, 1_000))])
+
+
+def spilled_and_divided(plan: Plan, chance: Random) -> None:
+    """Timers and ids are in the store alone, and the intervals that have them are split and merged all the time."""
+    plan.tuning["ids"] = {"segment": chance.choice((1, 3)), "group": chance.choice((1, 4)), "cached": 1}
+    few = {"timers_kept": 1, "timer_part": chance.choice((1, 2)), "checkpoint_entries": chance.choice((2, 4))}
+    plan.tuning["core"].update(few, timer_lead=chance.choice((0, 1_000_000)), flush_interval=10_000)
+    plan.intervals = max(plan.intervals, 2)
+    plan.splits = chance.randint(2, 4)
+    plan.merges = max(plan.merges, chance.randint(2, 4))
+    nodes = _plain(plan)
+    if nodes and not any(node["feedback"] for node in plan.nodes):
+        chance.choice(nodes).update(kind="window", strong=True, arguments=[chance.choice((seconds(3), seconds(20)))])
+
+
+def library_windows(plan: Plan, chance: Random) -> None:
+    """The library's windows of a stream that carries injected records as they were."""
+    known = {source["name"]: {source["name"]} for source in plan.sources}
+    plain = [node["name"] for node in _plain(plan) if not _joining(plan, node)]
+    consumed = set(known)
+    for node in plan.nodes:
+        consumed.update(node["inputs"])
+        faithful = node["name"] in plain or (node["name"] == plan.renewed and node["exactly_once"])
+        if node["kind"] in _FAITHFUL and faithful and not plan.wide and set(node["inputs"]) <= set(known):
+            sources = set[str]().union(*(known[stream] for stream in node["inputs"]))
+            known.update(dict.fromkeys(node["outputs"], sources))
+    stream = chance.choice(sorted(consumed & set(known)))
+    size = chance.choice((1_000_000, 2_500_000, 7_000_000))
+    shape = chance.choice(("tumbling", "sliding", "sliding", "session", "two_phase"))
+    plan.nodes.append(
+        {
+            "name": "aggregate",
+            "kind": LIBRARY,
+            "inputs": {stream: chance.choice("ab")},
+            "sources": sorted(known[stream]),
+            "outputs": ["lw"] if shape == "two_phase" else ["lw", "lw-late"],
+            "arguments": [
+                shape,
+                size,
+                chance.choice((size, size // 3, 900_000)) if size > 900_000 else size,
+                chance.choice((0, 123_456)),
+                chance.choice((0, 1_000_000, _AN_HOUR)),
+            ],
+            "strong": True,
+            "straggler": seconds(1),
+            "exactly_once": True,
+            "late": "",
+            "feedback": {},
+            "back": [],
+        }
+    )
