@@ -78,6 +78,11 @@ def tight_bounds(plan: Plan, chance: Random) -> None:
         numbers = [one.number for reader in plan.readers for one in reader.inputs]
         poisoned = sorted(chance.sample(numbers, chance.randint(1, 2)))
         nodes.pop().update(kind="poison", strong=True, arguments=[poisoned, chance.choice((5, 6))])
+        simple = all(node["exactly_once"] and not ({"letters", "stops"} & set(node)) for node in plan.nodes)
+        if nodes and simple and chance.random() < 0.5:
+            node = nodes.pop()
+            back = f"{node['name']}-again"
+            node.update(kind="loop", strong=True, arguments=[], back=[back], feedback={back: chance.choice("ab")})
     if nodes:
         nodes.pop().update(kind="slow", strong=True, arguments=[chance.choice((300, 1_000))])
 

@@ -33,6 +33,7 @@ from simulation.mutations import (
     timers,
     watermarks,
     weak,
+    windows,
 )
 from simulation.mutations.base import MUTATIONS, Mutation
 
@@ -65,4 +66,5 @@ __all__ = [
     "timers",
     "watermarks",
     "weak",
+    "windows",
 ]

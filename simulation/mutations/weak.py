@@ -7,6 +7,7 @@ from typing import Any
 
 from millwheel.worker.interval import sealing
 from millwheel.worker.interval.commits import Commits
+from millwheel.worker.interval.outbox import Outbox
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []
@@ -59,3 +60,19 @@ def stragglers_unwritten() -> None:
 def weak_ids_anew() -> None:
     """Weak productions get ids that nothing but chance decides."""
     replace(sealing, "causal_id", lambda _: lambda *cause: random.randbytes(16))
+
+
+@mutation("G10", "the productions of one call have ids of their own")
+def weak_ids_shared() -> None:
+    """All weak productions of one call to a stream have the id of the first."""
+    replace(sealing, "causal_id", lambda causal: lambda *cause: causal(*cause[:-1], 0))
+
+
+@mutation("G1", "a sender names the stuck productions that its mark has passed")
+def stuck_ones_unnamed() -> None:
+    """A mark passes productions that have been stuck for long, and none of them is named."""
+
+    def make(statement: Any) -> Any:
+        return lambda self, *arguments: (statement(self, *arguments)[0], [])
+
+    replace(Outbox, "statement", make)

@@ -1,0 +1,54 @@
+"""The library's windows: what a user of them takes for granted (sections 4.6, 8.4)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+from millwheel.sdk.model import Timer
+from millwheel.windows.assigners import Window, _Aligned
+from millwheel.windows.sessions import SessionAggregate
+from simulation.mutations.base import mutation, replace
+
+__all__: list[str] = []
+
+_TWO_PHASE: Final[Any] = import_module("millwheel.windows.two_phase")
+"""The module: in its package a function has that name."""
+
+
+@mutation("G1", "every window that a timestamp is in gets its record")
+def windows_missed() -> None:
+    """A record is put into the last of its sliding windows alone."""
+    replace(_Aligned, "windows_of", lambda windows_of: lambda self, timestamp: windows_of(self, timestamp)[-1:])
+
+
+@mutation("G1", "sessions that a record joins become one")
+def sessions_apart() -> None:
+    """A record that joins sessions opens one of its own, in the place of the one that begins where it does."""
+
+    def make(process: Any) -> Any:
+        def apart(self: Any, ctx: Any, record: Any) -> None:
+            before, ctx.state = [*ctx.state], [one for one in ctx.state if one[0] == record.timestamp]
+            process(self, ctx, record)
+            others = [one for one in before if one[0] != record.timestamp]
+            ctx.state = sorted([*others, *ctx.state], key=lambda one: one[0])
+
+        return apart
+
+    replace(SessionAggregate, "process_record", make)
+
+
+@mutation("G1", "the second phase waits for the partial results of all shards")
+def partials_unwaited() -> None:
+    """A merged result is produced at once, by a timer that is due when it is set."""
+
+    def make(process: Any) -> Any:
+        def at_once(self: Any, ctx: Any, record: Any) -> None:
+            process(self, ctx, record)
+            window = Window(record.value.start, record.value.end)
+            ctx.cancel_timer(window.tag)
+            self.process_timer(ctx, Timer(window.tag, record.value.end))
+
+        return at_once
+
+    replace(_TWO_PHASE._Merge, "process_record", make)
