@@ -73,7 +73,8 @@ class _Judge:
         for one in inputs if self._whole else ():
             if one.late and (one.number in present) is (one.number in self._too_late) and self._shape != "two_phase":
                 yield f"late record {one.number} is in a window and too late, or neither"
-            if one.late and self._lateness >= 3_600_000_000 and one.number not in present:
+            kept = self._shape in ("tumbling", "sliding") and self._lateness >= 3_600_000_000
+            if one.late and kept and one.number not in present:
                 yield f"late record {one.number} is in no window, and all windows are kept for it"
 
     def _revisions(self, span: Span, revisions: Mapping[int, list[int]]) -> Iterator[str]:
