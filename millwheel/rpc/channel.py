@@ -81,6 +81,8 @@ async def retrying(
 ) -> Answer:
     """The answer of ``call``, tried again while it fails with a ``passing`` RequestError and ``patience`` seconds last.
 
+    The last attempt begins when ``patience`` ends, however long the back-off has become.
+
     Only for calls that may take effect twice: idempotent ones, or ones with a request id.
     """
     backoff = backoff or Backoff()
@@ -91,8 +93,8 @@ async def retrying(
         try:
             return await call()
         except RequestError as error:
-            failures += 1
-            delay = backoff.delay(failures, random.random())
-            if error.code not in passing or loop.time() + delay > end:
+            remaining = end - loop.time()
+            if error.code not in passing or remaining <= 0:
                 raise
-        await asyncio.sleep(delay)
+            failures += 1
+        await asyncio.sleep(min(remaining, backoff.delay(failures, random.random())))

@@ -27,8 +27,8 @@ from millwheel.coordination.contract import (
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2
 from tests.components import etcd
-from tests.coordination.cutting import CuttingProxy
 from tests.patience import patience
+from tests.proxy import CuttingProxy
 
 CERTIFICATES = Path(__file__).parents[1] / "rpc" / "certificates"
 TLS = TlsFiles(CERTIFICATES / "one-ca.pem", CERTIFICATES / "one.pem", CERTIFICATES / "one.key")

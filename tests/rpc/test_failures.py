@@ -19,6 +19,7 @@ from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.sdk.errors import Problem
 from millwheel.store.contract import StoreUnavailableError
 from tests.patience import patience
+from tests.proxy import CuttingProxy
 
 
 class Failing(control_pb2_grpc.TopologyServiceServicer):
@@ -99,24 +100,11 @@ async def test_a_server_at_the_end_of_a_slow_line_is_reached() -> None:
     control_pb2_grpc.add_TopologyServiceServicer_to_server(Failing(KeyError("reached")), server)  # type: ignore[abstract]
     await server.start()
 
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.6)
-        there, back = await asyncio.open_connection(*address.split(":"))
-        await asyncio.gather(pump(reader, back), pump(there, writer))
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-        writer.close()
-
-    line = await asyncio.start_server(carry, "127.0.0.1", 0)
-    port = line.sockets[0].getsockname()[1]
     try:
-        async with ControlClient(f"127.0.0.1:{port}") as client:
+        async with CuttingProxy(address, delay=0.6) as line, ControlClient(line.address) as client:
             with pytest.raises(RequestError, match="reached"):
                 await client.get_topology("x")
     finally:
-        line.close()
         await server.stop(0)
 
 
@@ -216,3 +204,15 @@ async def test_only_passing_failures_are_tried_again_and_not_for_ever() -> None:
     async with asyncio.timeout(patience(5)):
         with pytest.raises(RequestError):
             await retrying(lambda: failing(FailureCode.ABORTED, 10**9), patience=0.2, backoff=quick)
+
+
+async def test_the_last_attempt_begins_when_patience_ends() -> None:
+    attempts = []
+
+    async def failing() -> None:
+        attempts.append(asyncio.get_running_loop().time())
+        raise RequestError(FailureCode.UNAVAILABLE, "no")
+
+    with pytest.raises(RequestError):
+        await retrying(failing, patience=0.2, backoff=Backoff(60.0, 60.0))
+    assert attempts[-1] - attempts[0] >= 0.19
