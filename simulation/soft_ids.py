@@ -44,8 +44,7 @@ def id_differences(dedup: Dedup, stored: Stored, twin: IdFacts, *, recovered: bo
 
 
 def _position_differences(mine: PositionSource, its: SequenceFacts, recovered: bool) -> Iterator[str]:
-    """Keys between two borders are alike: one of each such range is asked for. A position of an entry is a fact of all
-    keys; one of statements, for the keys of their range."""
+    """Keys between two borders are alike: one of each such range is asked for."""
     name = mine.sequence
     keys = sorted({one.keys.start for one in its.ranges} | {piece.interval.start for piece in mine.pieces})
     marks = {mark for one in its.ranges for mark, _ in one.statements} | {piece.mark for piece in mine.pieces}
@@ -61,7 +60,7 @@ def _position_differences(mine: PositionSource, its: SequenceFacts, recovered: b
             committed, known = its.knows(position, key), _knows(mine, position, key)
             if committed and not known:
                 yield f"position {position} of {name} is committed for key {key!r}, and unknown in memory (G1)"
-            if known and not committed and (recovered or position in mine.seen):
+            if known and not (committed or position in its.committed) and (recovered or position in mine.seen):
                 yield f"position {position} of {name} is known for key {key!r} in memory, and to no takeover"
 
 

@@ -32,10 +32,13 @@ class Range:
     keys: KeyInterval
     statements: list[tuple[int, frozenset[int]]] = field(default_factory=list)
     """Marks, each with the positions below it that are not ACKed."""
+    committed: set[int] = field(default_factory=set)
+    """Positions that entries name one by one, while an interval had these keys."""
 
-    def covers(self, position: int) -> bool:
-        """Whether a statement says that the position is committed."""
-        return any(position < mark and position not in unacked for mark, unacked in self.statements)
+    def knows(self, position: int) -> bool:
+        """Whether an entry or a statement says that the position is committed."""
+        stated = any(position < mark and position not in unacked for mark, unacked in self.statements)
+        return stated or position in self.committed
 
 
 @dataclass(slots=True)
@@ -45,11 +48,19 @@ class SequenceFacts:
     origin: str = ""
     ranges: list[Range] = field(default_factory=list)
     committed: set[int] = field(default_factory=set)
-    """Positions that entries or bases name one by one."""
+    """Positions that entries or bases name one by one, for any keys: one position is one record, of one key. What was
+    consumed in one parent of a merge may be known for the keys of the other one."""
 
     def knows(self, position: int, key: bytes) -> bool:
-        """Whether the record at ``position``, whose key is ``key``, is known to be committed."""
-        return position in self.committed or any(one.covers(position) for one in self.ranges if key in one.keys)
+        """Whether a record at ``position``, with the key ``key``, is certainly known to be committed."""
+        return any(one.knows(position) for one in self.ranges if key in one.keys)
+
+    def commit(self, positions: Iterable[int]) -> None:
+        """An entry, or a base, names these positions."""
+        news = set(positions)
+        self.committed |= news
+        for one in self.ranges:
+            one.committed |= news
 
     def admit(self, keys: KeyInterval) -> None:
         """Nothing is committed for those of ``keys`` that are in no range."""
@@ -105,7 +116,7 @@ class IdFacts:
             ranges = [Range(KeyInterval(a, b), [(mark, frozenset(holes))]) for a, b, mark, holes in pieces]
             self.positions[name] = SequenceFacts(origin, ranges)
         elif kind == "seen":
-            self.positions[row[0]].committed.update(_positions(row[1:]))
+            self.positions[row[0]].commit(_positions(row[1:]))
         elif kind == "horizon":
             facts = self.opaque.setdefault(row[0], OpaqueFacts())
             facts.watermark, facts.horizon = row[1], row[2]
@@ -135,7 +146,7 @@ class IdFacts:
             self.positions.setdefault(name, SequenceFacts()).admit(self.keys)
             self.positions[name].origin = origin
         for name, *rest in positions:
-            self._sequence(name).committed.update(_positions(rest))
+            self._sequence(name).commit(_positions(rest))
         for name, mark, unacked in marks:
             for one in self._sequence(name).ranges:
                 one.statements.append((mark, frozenset(unacked)))
@@ -155,8 +166,8 @@ class IdFacts:
         """Take what a parent knew of the keys here."""
         self.sequencers += parent.sequencers
         for name, theirs in parent.positions.items():
-            cut = [(one.keys.intersection(self.keys), one.statements) for one in theirs.ranges]
-            ranges = [Range(keys, list(statements)) for keys, statements in cut if keys is not None]
+            cut = [(one.keys.intersection(self.keys), one) for one in theirs.ranges]
+            ranges = [Range(keys, [*one.statements], {*one.committed}) for keys, one in cut if keys is not None]
             if ranges:
                 mine = self.positions.setdefault(name, SequenceFacts(theirs.origin))
                 mine.ranges += ranges
