@@ -16,7 +16,7 @@ from contextvars import Context
 from random import Random
 from typing import Any, NoReturn
 
-from simulation.process import PROCESS, Process
+from simulation.process import PROCESS, Process, Step
 
 __all__ = ["SimulatedLoop", "StuckError"]
 
@@ -63,8 +63,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._chance = chance
         self._now = 0.0
-        self._queue: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._queue: deque[Step] = deque()
+        self._timers: list[tuple[float, int, Step]] = []
         self._serial = 0
         self.steps = 0
         """Steps taken so far."""
@@ -75,32 +75,29 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Virtual seconds since the run began."""
         return self._now
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Step:  # type: ignore[override]
         """See :meth:`asyncio.AbstractEventLoop.call_soon`."""
-        handle = asyncio.Handle(callback, args, self, context)
-        self._queue.append(handle)
-        return handle
+        step = Step(callback, args, context)
+        self._queue.append(step)
+        return step
 
     # Nothing here has threads: what asyncio says from a finalizer comes from this one, too.
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> Step:
         """See :meth:`asyncio.AbstractEventLoop.call_at`."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        step = Step(callback, args, context)
         self._serial += 1
-        heapq.heappush(self._timers, (when, self._serial, handle))
-        return handle
+        heapq.heappush(self._timers, (when, self._serial, step))
+        return step
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> Step:
         """See :meth:`asyncio.AbstractEventLoop.call_later`."""
-        return self.call_at(self._now + max(delay, 0.0), callback, *args, context=context)
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A cancelled timer is passed over when its time comes."""
+        return self.call_at(self._now + delay if delay > 0.0 else self._now, callback, *args, context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
         """See :meth:`asyncio.AbstractEventLoop.create_future`."""
@@ -130,26 +127,31 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not self._queue:
             self._advance()
         batch, self._queue = self._queue, deque()
-        for handle in self._ordered(batch) if len(batch) > 1 else batch:
-            if handle._cancelled:
+        for step in self._ordered(batch) if len(batch) > 1 else batch:
+            if step.is_cancelled:
                 continue
-            process: Process | None = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+            process = step.process
             if process is not None and (process.paused or not process.alive):
                 if process.alive:
-                    process.held.append(handle)
+                    process.held.append(step)
                 continue
             self.steps += 1
-            handle._run()
+            try:
+                step.take()
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": "a step raised", "exception": error, "handle": step})
 
     def _advance(self) -> None:
         """Let time jump to the next timer, and make all that are due ready."""
         timers = self._timers
         while timers:
-            when, _, handle = heapq.heappop(timers)
-            if handle._cancelled:
+            when, _, step = heapq.heappop(timers)
+            if step.is_cancelled:
                 continue
             self._now = max(self._now, when)
-            self._queue.append(handle)
+            self._queue.append(step)
             while timers and timers[0][0] <= self._now:
                 self._queue.append(heapq.heappop(timers)[2])
             return
@@ -157,15 +159,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             return
         raise StuckError("nothing is ready, and no timer is set")
 
-    def _ordered(self, batch: deque[asyncio.Handle]) -> list[asyncio.Handle]:
+    def _ordered(self, batch: deque[Step]) -> list[Step]:
         """Steps by process; which is first, the seed decides."""
-        by_process: dict[Process | None, list[asyncio.Handle]] = {}
-        for handle in batch:
-            by_process.setdefault(handle._context.get(PROCESS), []).append(handle)  # type: ignore[attr-defined]
+        by_process: dict[Process | None, list[Step]] = {}
+        for step in batch:
+            by_process.setdefault(step.process, []).append(step)
         groups = list(by_process.values())
         if len(groups) > 1:
             self._chance.shuffle(groups)
-        return [handle for group in groups for handle in group]
+        return [step for group in groups for step in group]
 
     # Processes.
 

@@ -7,10 +7,41 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
-__all__ = ["PROCESS", "Clock", "Process"]
+__all__ = ["PROCESS", "Clock", "Process", "Step"]
 
 PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=None)
 """Whose step is being taken; None: the world's own."""
+
+
+class Step:
+    """A call that a process is to make, at once or when its time comes: what asyncio calls a handle.
+
+    Half of a run's time goes into making and taking these, so they do no more than a run needs.
+    """
+
+    __slots__ = ("_arguments", "_call", "_context", "is_cancelled", "process")
+
+    def __init__(self, call: Callable[..., object], arguments: tuple[Any, ...], context: Context | None) -> None:
+        self._call = call
+        self._arguments = arguments
+        self._context = copy_context() if context is None else context
+        self.process: Process | None = self._context.get(PROCESS)
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """It is passed over when its time comes."""
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        """Whether it is."""
+        return self.is_cancelled
+
+    def take(self) -> None:
+        """Make the call."""
+        self._context.run(self._call, *self._arguments)
+
+    def __repr__(self) -> str:
+        return f"<step {getattr(self._call, '__qualname__', type(self._call).__name__)}>"
 
 
 class Clock:
@@ -40,7 +71,7 @@ class Process:
         self.clock = clock
         self.alive = True
         self.paused = False
-        self.held: list[asyncio.Handle] = []
+        self.held: list[Step] = []
         """What became due while it was paused, in order."""
         self.tasks: list[asyncio.Task[Any]] = []
         """Of a dead one: those that will never go on. They are kept, so that nothing of them is finalized."""
@@ -59,7 +90,7 @@ class Process:
         if not self.alive:
             return
         if self.paused:
-            self.held.append(asyncio.Handle(call, arguments, self.loop, self.context.copy()))
+            self.held.append(Step(call, arguments, self.context.copy()))
         else:
             self.context.copy().run(call, *arguments)
 

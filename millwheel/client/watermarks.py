@@ -62,7 +62,7 @@ class WatermarkClient:
     ) -> None:
         self._address = address
         self._backoff = backoff or Backoff()
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: dict[str, tuple[grpc.aio.Channel, WatermarkServiceAsyncStub]] = {}
         self._closed = False
         self._stream = ReportStream(
             self._stub,
@@ -89,7 +89,7 @@ class WatermarkClient:
         """Stop reporting and close the connection."""
         self._closed = True
         await self._stream.close()
-        for channel in self._channels.values():
+        for channel, _ in self._channels.values():
             await channel.close(None)
         self._channels.clear()
 
@@ -220,12 +220,13 @@ class WatermarkClient:
         address = self._address if isinstance(self._address, str) else await self._address()
         # Others may come by here while a channel is being closed: none may stay open to where the shard is no more.
         while gone := [one for one in self._channels if one != address]:
-            await self._channels.pop(gone[0]).close(None)
+            await self._channels.pop(gone[0])[0].close(None)
         if self._closed:  # meanwhile, say: nobody would close what is opened now
             raise client_is_closed()
         if address not in self._channels:
-            self._channels[address] = open_channel(address)
-        return WatermarkServiceStub(self._channels[address]), address
+            channel = open_channel(address)
+            self._channels[address] = channel, WatermarkServiceStub(channel)
+        return self._channels[address][1], address
 
     async def _accept_again(self, report: WatermarkReport) -> None:
         await self.accept(report.computation, report.member, report.sequencer)

@@ -26,7 +26,7 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
 from millwheel.sdk.round_trip import Check, quick_check, round_trip_check, verified
-from millwheel.sdk.typeinfo import is_protobuf, members, normalise, runtime_classes, supertype, type_name
+from millwheel.sdk.typeinfo import describe_type, is_protobuf, members, normalise, runtime_classes, supertype, type_name
 
 __all__ = ["Codec", "StateCodec", "ValueCodec", "ValueFormat", "codec_for", "format_of", "state_codec_for"]
 
@@ -191,7 +191,7 @@ def _msgpack(annotation: Any) -> tuple[Encode, Decode]:
     name = type_name(annotation)
     try:
         decoder = msgspec.msgpack.Decoder(annotation, dec_hook=_decode_container)
-        culprit = _undecodable(msgspec_inspect.type_info(annotation))
+        culprit = _undecodable(describe_type(annotation))
     except Exception as error:
         raise UnsupportedTypeError(f"{name} cannot be encoded: {error}{_ADVICE}") from error
     if culprit is not None:
@@ -239,7 +239,7 @@ def _has_any(value_format: ValueFormat, annotation: Any) -> bool:
         return value_format is ValueFormat.MSGPACK
     # The items of the containers here are not in what msgspec says of a type.
     loose = msgspec_inspect.AnyType | msgspec_inspect.CustomType
-    return any(isinstance(one, loose) for _, one in _walk(msgspec_inspect.type_info(annotation), "$", set()))
+    return any(isinstance(one, loose) for _, one in _walk(describe_type(annotation), "$", set()))
 
 
 def _walk(info: msgspec_inspect.Type, path: str, seen: set[int]) -> Iterator[tuple[str, msgspec_inspect.Type]]:

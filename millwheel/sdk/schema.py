@@ -10,7 +10,7 @@ from msgspec import inspect
 
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import Codec, ValueFormat, format_of
-from millwheel.sdk.typeinfo import supertype, type_name
+from millwheel.sdk.typeinfo import describe_type, supertype, type_name
 
 __all__ = ["state_schema"]
 
@@ -30,7 +30,7 @@ def state_schema(state_type: Any, codec: Codec[Any] | None, version: int) -> top
     if value_format is ValueFormat.PROTOBUF:
         rows = _message(supertype(state_type).DESCRIPTOR, "", frozenset())
     elif value_format is ValueFormat.MSGPACK:
-        rows = _value(inspect.type_info(state_type), "", False, frozenset())
+        rows = _value(describe_type(state_type), "", False, frozenset())
     else:
         rows = iter([("", type_name(state_type), False)])
     found: dict[str, _Row] = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import sys
 import types
 import typing
@@ -18,10 +19,12 @@ import msgspec
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from msgspec import inspect
 
 __all__ = [
     "Field",
     "accepts",
+    "describe_type",
     "field_of",
     "generic_arguments",
     "is_key_type",
@@ -32,6 +35,24 @@ __all__ = [
     "supertype",
     "type_name",
 ]
+
+_REMEMBERED = 256
+"""Types of which the description is kept. A server that is asked for more works them out again."""
+
+
+def describe_type(annotation: Any) -> inspect.Type:
+    """What msgspec says of a type and its parts; not to be changed. Its exceptions are those of msgspec.
+
+    A type that was asked for not long ago is not looked into again: each interval that opens asks for its types.
+    """
+    try:
+        return _describe(annotation)
+    except TypeError:
+        # Not hashable, as a type with a list among its arguments; or no type that msgspec knows: it says so again.
+        return inspect.type_info(annotation)
+
+
+_describe = functools.lru_cache(_REMEMBERED)(inspect.type_info)
 
 
 def normalise(annotation: Any) -> Any:
