@@ -6,13 +6,24 @@ all that its journal ever said (G4, G7).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from millwheel.authority.core import AuthorityCore
 from millwheel.authority.injected import InjectorComputation
-from millwheel.authority.journal import AcceptKeys, AcceptProcess, Change, Entry, Expect, KeysRow, Percentile, Remove
+from millwheel.authority.journal import (
+    AcceptKeys,
+    AcceptProcess,
+    Change,
+    Entry,
+    Expect,
+    KeysRow,
+    Part,
+    Percentile,
+    ProcessRow,
+    Remove,
+)
 from millwheel.authority.registry import AnyComputation
 from millwheel.core.time import MIN_TIMESTAMP
 
@@ -39,6 +50,18 @@ class _Computation:
     expected: frozenset[str] = frozenset()
     expected_as_of: int = 0
     percentiles: dict[int, int] = field(default_factory=dict)
+    base_keys: list[KeysRow] = field(default_factory=list)
+    base_processes: dict[str, ProcessRow] = field(default_factory=dict)
+    """What the base says. A base is written while the shard goes on: a report may be in it, and in no entry."""
+
+    def newest(self, stretch: Stretch) -> Stretch:
+        """The stretch, at the watermark that the base has for it if that is larger."""
+        start, end, sequencer, watermark = stretch
+        for row in self.base_keys:
+            within = row.start <= start and (row.end is None or (end is not None and end <= row.end))
+            if within and row.sequencer == sequencer:
+                watermark = max(watermark, row.watermark)
+        return start, end, sequencer, watermark
 
     def paint(self, row: KeysRow) -> None:
         """The keys of a row have its sequencer and watermark from now on; what it cuts keeps its own outside it."""
@@ -76,6 +99,15 @@ class ShardBook:
                 self._process(name, process)
         for name, value in entry.values.items():
             self._of(name).value = max(value, self._of(name).value)
+
+    def rely_on(self, parts: Iterable[Part]) -> None:
+        """These parts are the base from now on."""
+        for one in self.computations.values():
+            one.base_keys, one.base_processes = [], {}
+        for part in parts:
+            if (mine := self.computations.get(part.computation)) is not None:
+                mine.base_keys += part.keys
+                mine.base_processes |= {row.process: row for row in part.processes}
 
     def _of(self, name: str) -> _Computation:
         return self.computations.setdefault(name, _Computation())
@@ -136,13 +168,24 @@ def _computation_differences(found: AnyComputation, mine: _Computation, broadcas
         yield f"percentiles of {name} are {found.percentiles} in memory, {mine.percentiles} in the journal (G7)"
     if isinstance(found, InjectorComputation):
         shares = {share.member: (share.sequencer, share.watermark, share.idle, share.heard) for share in found.shares()}
-        # A report that changes nothing is in no entry, and its number may be in a base.
-        theirs = {member: (*one[:3], max(one[3], shares.get(member, one)[3])) for member, one in mine.processes.items()}
-        if shares != theirs:
+        wrong = shares.keys() ^ mine.processes.keys()
+        if wrong or not all(_is_of(mine, member, share) for member, share in shares.items()):
             yield f"processes of {name} are {shares} in memory, {mine.processes} in the journal (G4)"
         if (found.expected, found.expected_as_of) != (mine.expected, mine.expected_as_of):
             yield f"{name} expects {sorted(found.expected)} in memory, {sorted(mine.expected)} in the journal (G7)"
         return
     stretches = [(one.member.start, one.member.end, one.sequencer, one.watermark) for one in found.shares()]
-    if stretches != mine.stretches:
+    known = [{one, mine.newest(one)} for one in mine.stretches]
+    if len(stretches) != len(known) or not all(one in these for one, these in zip(stretches, known, strict=True)):
         yield f"keys of {name} are {stretches} in memory, {mine.stretches} in the journal (G4)"
+
+
+def _is_of(mine: _Computation, process: str, share: tuple[int, int, bool, int]) -> bool:
+    """Whether a process is as the entries have it, or as the base has it: that may have heard a newer report."""
+    sequencer, watermark, idle, heard = mine.processes[process]
+    # A report that changes nothing is in no entry, and its number may be in a base.
+    if share == (sequencer, watermark, idle, max(heard, share[3])):
+        return True
+    row = mine.base_processes.get(process)
+    newer = row is not None and row.sequencer == sequencer and row.heard >= heard
+    return row is not None and newer and share == (sequencer, row.watermark, row.idle, row.heard)

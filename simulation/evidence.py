@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from millwheel.authority.core import AuthorityCore
-from millwheel.authority.journal import decode_entry
+from millwheel.authority.journal import decode_entry, decode_part
 from millwheel.coordination.contract import Change
 from millwheel.core.catalog import Catalog
 from millwheel.core.time import CLOCKS_DIFFER, MIN_TIMESTAMP
-from millwheel.store.contract import Append
+from millwheel.store.contract import Append, PartId
 from millwheel.worker.dedup import BatchIds, PositionIds
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import Entry
@@ -27,6 +27,7 @@ from millwheel.worker.messages import Acknowledge, Delivery
 from simulation.authority_book import ShardBook
 from simulation.ledger import Ledger
 from simulation.soft import differences
+from simulation.store import finished
 from simulation.world import World
 
 __all__ = ["Evidence"]
@@ -42,6 +43,8 @@ class Evidence:
         self._catalog = Catalog()
         self._ledger = Ledger(self._catalog, world.store.inner)
         self._books: dict[str, ShardBook] = {}
+        self._bases: dict[str, tuple[PartId, ...]] = {}
+        """By journal of the authority: the parts that its head names."""
         self._broadcast: dict[str, int] = {}
         """By computation: the largest value that was ever journaled."""
         self._last: dict[str, Entry | LogEntry] = {}
@@ -85,7 +88,12 @@ class Evidence:
         self._appends.add((journal, append.sequencer, append.commit))
         if journal.startswith(_AUTHORITY):
             entry = decode_entry(append.entry, journal)
-            self._books.setdefault(journal, ShardBook()).take(entry)
+            book = self._books.setdefault(journal, ShardBook())
+            if append.parts != self._bases.get(journal, ()):
+                self._bases[journal] = append.parts
+                blobs = finished(self._world.store.inner.read_parts(journal, append.parts))
+                book.rely_on(decode_part(blob, journal) for blob in blobs)
+            book.take(entry)
             for name, value in entry.values.items():
                 self._broadcast[name] = max(value, self._broadcast.get(name, value))
         elif (found := self._ledger.read(journal, append)) is not None:
