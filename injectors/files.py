@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from millwheel.client.injector import Injector
 from millwheel.client.injector.likelihood import (
-    OLDEST_LIKELY,
+    OLDEST_USUAL,
     UNIT_NANOSECONDS,
     any_timestamp_default,
     is_likely,
@@ -383,7 +383,7 @@ class FileInjector:
         if watermark is not None:
             self._idle = False
             # A large disorder may reach back to before the oldest time that a record may have.
-            least = MIN_TIMESTAMP if self._settings.any_timestamp else OLDEST_LIKELY
+            least = MIN_TIMESTAMP if self._settings.any_timestamp else OLDEST_USUAL
             await self._injector.advance(max(watermark, least))
         elif not self._idle and self._settings.tail and not self._progress.unfinished(now):
             self._idle = True
