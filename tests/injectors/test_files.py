@@ -100,6 +100,24 @@ async def test_g1_a_restarted_reader_injects_nothing_twice_5_2(
     assert numbers(await everything(server.address, "echo")) == Counter(range(25_000))
 
 
+@pytest.mark.parametrize("kept", [True, False])
+async def test_g1_a_copy_of_a_file_injects_nothing_twice_by_its_ids_5_2(
+    server: DevServer, submit: Submit, logs: Path, tmp_path: Path, kept: bool
+) -> None:
+    await submit("shop")
+    write(logs / "a.jsonl", 0, 2_000)
+    checkpoint = tmp_path / "checkpoint.json" if kept else None
+    for files in (["a.jsonl"], ["a.jsonl", "copy.jsonl"]):
+        for name in files:
+            write(logs / name, 0, 2_000 if name == "a.jsonl" else 2_500)
+        settings = FileSettings(logs, timestamp=FIELD, id_field="number", checkpoint=checkpoint, finish=len(files) == 2)
+        async with Injector(server.address, "orders") as injector:
+            reading = FileInjector(injector, settings)
+            await reading.run()
+    assert reading.records == (2_500 if kept else 4_500)
+    assert numbers(await everything(server.address, "echo")) == Counter(range(2_500))
+
+
 async def test_g8_a_tail_follows_growing_and_new_files_and_leaves_the_minimum_when_quiet_5_2(
     server: DevServer, submit: Submit, logs: Path
 ) -> None:
