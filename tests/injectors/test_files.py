@@ -283,6 +283,30 @@ async def test_a_refused_run_leaves_no_active_process(
     assert code == 0, errors
 
 
+async def test_finishing_names_the_processes_that_have_not_finished(
+    server: DevServer, submit: Submit, logs: Path
+) -> None:
+    await submit("shop")
+    write(logs / "a.jsonl", 0, 3)
+    async with Injector(server.address, "orders", process="other") as other:
+        await other.idle()
+    options = ["--timestamp", "t", "--unit", "us", "--id", "number", "--finish"]
+    code, _, errors = await command(server, "inject", "file", "orders", str(logs), *options)
+    assert code == 0, errors
+    assert "wait for injector process other, which is idle" in errors
+    assert "`millwheel injector finish orders other`" in errors
+
+
+@pytest.mark.parametrize("value", ['""', "true", "null", "1.5"])
+async def test_a_line_without_a_usable_id_is_refused(server: DevServer, submit: Submit, logs: Path, value: str) -> None:
+    await submit("shop")
+    (logs / "a.jsonl").write_text(f'{{"user": "u", "number": 1, "t": 1, "name": {value}}}')
+    async with Injector(server.address, "orders") as injector:
+        files = FileInjector(injector, FileSettings(logs, timestamp=FIELD, id_field="name"))
+        with pytest.raises(SourceError, match=r"a\.jsonl, line 1 .*the field 'name' is no id"):
+            await files.run()
+
+
 async def test_a_unit_that_is_probably_wrong_is_named(server: DevServer, submit: Submit, logs: Path) -> None:
     await submit("shop")
     (logs / "a.jsonl").write_text(line(0, 1_700_000_000))
