@@ -1,9 +1,9 @@
 """The file injector of figure 10: JSON lines, CSV or raw lines from files that may still grow (section 5.2).
 
-A record is known by its source, which is the injector process unless it names another, by its file, and by
-its byte offset in it: read again, after a crash or by an injector without a checkpoint, but of the same source,
-it has no second effect. A file is known by its full path and its first line; files grow at their ends, and
-earlier lines stay as they are. Where a checkpoint shows that they did not, the file is refused.
+A record is known by its source, which is the injector process unless it names another, by its file, and by its byte
+offset in it; or by an id in one of its fields. Read again, after a crash or by an injector without a checkpoint, but of
+the same source, it has no second effect. A file is known by its full path and its first line; files grow at their ends,
+and earlier lines stay as they are. Where a checkpoint shows that they did not, the file is refused.
 
 The oldest file is read first, and the injector low watermark is that of the oldest unfinished one.
 
@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from millwheel.client.injector import Injector
 from millwheel.client.injector.likelihood import (
-    OLDEST_LIKELY,
+    OLDEST_USUAL,
     UNIT_NANOSECONDS,
     any_timestamp_default,
     is_likely,
@@ -34,7 +34,7 @@ from millwheel.core.time import MIN_TIMESTAMP, Duration
 from millwheel.injectors.checkpoints import FileStart, load_checkpoint, save_checkpoint
 from millwheel.injectors.errors import RefusedLineError, SourceError
 from millwheel.injectors.identity import HEAD_BYTES, ContentHash, partition_name
-from millwheel.injectors.parsing import ColumnType, FileFormat, LineError, LineParser, TimestampField
+from millwheel.injectors.parsing import ColumnType, FileFormat, LineError, LineParser, TimestampField, read_id
 from millwheel.injectors.progress import FileProgress, ReadingProgress
 from millwheel.injectors.skipped import SkippedLines
 from millwheel.sdk.errors import KeyExtractionError, MillwheelError, TooLargeError, UsageError, ValueEncodeError
@@ -61,6 +61,7 @@ class _Row(NamedTuple):
     line: bytes
     value: Any
     timestamp: int
+    id: str | None
 
 
 class _BadLine(NamedTuple):
@@ -87,7 +88,8 @@ class FileSettings:
     """Where records are read, and how.
 
     ``pattern``: relative to ``root``, as ``*.jsonl`` or ``**/*.log``. ``timestamp``: the field with a record's time;
-    None gives every record of a file the time of the file's creation. ``disorder``: how much older than an earlier
+    None gives every record of a file the time of the file's creation. ``id_field``: the dotted path of the field with a
+    record's id; it is then known by that, and not by its place in a file. ``disorder``: how much older than an earlier
     record of its file a record may be. ``tail``: go on with what is appended, and with new files; else read
     what is there. ``finish``: then finish the process, so that the low watermark passes everything; it takes no more
     records. ``any_timestamp``: take times before 1980 and more than a year ahead, too. ``quiet``: in a tail, for
@@ -102,6 +104,7 @@ class FileSettings:
     pattern: str = "*"
     form: FileFormat = FileFormat.JSONL
     timestamp: TimestampField | None = None
+    id_field: str = ""
     disorder: Duration = _NONE
     tail: bool = False
     finish: bool = False
@@ -132,6 +135,8 @@ class FileInjector:
         """
         if settings.form is FileFormat.LINES and settings.timestamp is not None:
             raise UsageError("raw lines have no fields to read a timestamp from: name another format")
+        if settings.form is FileFormat.LINES and settings.id_field:
+            raise UsageError("raw lines have no fields to read an id from: name another format")
         if settings.finish and settings.tail:
             raise UsageError("a tail has no end at which to finish: choose either finish or tail")
         self.records = 0
@@ -312,8 +317,8 @@ class FileInjector:
         if bad is not None:
             raise await self._error(file.name, bad)
 
-    def _parse(self, name: str, line: bytes) -> tuple[Any, int]:
-        """A line's value and timestamp; LineError if it is no record, or its time is not likely."""
+    def _parse(self, name: str, line: bytes) -> tuple[Any, int, str | None]:
+        """A line's value, timestamp and id; LineError if it is no record, or its time is not likely."""
         value, timestamp = self._sources[name].parser.parse(line)
         now = self._wall()
         if not self._settings.any_timestamp and not is_likely(timestamp, now):
@@ -323,7 +328,7 @@ class FileInjector:
             else:
                 what, unit = f"the field {time_field.path!r}", time_field.unit.value
             raise LineError(f"{what}: {unlikely(timestamp, now, _UNIT_OPTIONS, 'give --any-timestamp', unit)}")
-        return value, timestamp
+        return value, timestamp, read_id(value, self._settings.id_field) if self._settings.id_field else None
 
     async def _send(self, name: str, rows: list[_Row]) -> tuple[list[_Row], _BadLine | None]:
         """Send records; those that were accepted, and the one that stops the reading, if there is one."""
@@ -334,12 +339,13 @@ class FileInjector:
             before = self._injector.accepted
             error: MillwheelError | None = None
             try:
-                await self._injector.send_many(
-                    [row.value for row in part],
-                    [row.timestamp for row in part],
-                    positions=[row.offset for row in part],
-                    partition=self._sources[name].partition,
-                )
+                values, timestamps = [row.value for row in part], [row.timestamp for row in part]
+                ids = [row.id for row in part if row.id is not None]
+                if ids:
+                    await self._injector.send_many(values, timestamps, ids=ids)
+                else:
+                    positions, partition = [row.offset for row in part], self._sources[name].partition
+                    await self._injector.send_many(values, timestamps, positions=positions, partition=partition)
             except (KeyExtractionError, TooLargeError, ValueEncodeError) as found:
                 error = found
             count = self._injector.accepted - before
@@ -383,7 +389,7 @@ class FileInjector:
         if watermark is not None:
             self._idle = False
             # A large disorder may reach back to before the oldest time that a record may have.
-            least = MIN_TIMESTAMP if self._settings.any_timestamp else OLDEST_LIKELY
+            least = MIN_TIMESTAMP if self._settings.any_timestamp else OLDEST_USUAL
             await self._injector.advance(max(watermark, least))
         elif not self._idle and self._settings.tail and not self._progress.unfinished(now):
             self._idle = True
@@ -394,6 +400,8 @@ class FileInjector:
         path, now = self._settings.checkpoint, time.monotonic()
         if path is None or (now - self._saved < _SAVE_SECONDS and not at_once):
             return
+        if self._settings.id_field and self._injector.unacked:
+            return  # with ids, the injector does not know up to which place in a file everything is ACKed
         self._saved = now
         for file in self._progress:
             source = self._sources[file.name]

@@ -17,7 +17,7 @@ import msgspec
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, from_datetime
 from millwheel.sdk.errors import MillwheelError, UsageError
 
-__all__ = ["ColumnType", "FileFormat", "LineError", "LineParser", "TimeUnit", "TimestampField"]
+__all__ = ["ColumnType", "FileFormat", "LineError", "LineParser", "TimeUnit", "TimestampField", "read_id"]
 
 
 class FileFormat(StrEnum):
@@ -63,11 +63,7 @@ class TimestampField:
 
     def read(self, value: Any) -> int:
         """The timestamp of ``value``, in microseconds; LineError if there is none."""
-        found = value
-        for name in self.path.split("."):
-            if not isinstance(found, dict) or name not in found:
-                raise LineError(f"no field {self.path!r}")
-            found = found[name]
+        found = _field(value, self.path)
         try:
             timestamp = self._convert(found)
         except (TypeError, ValueError, ArithmeticError) as error:
@@ -96,6 +92,25 @@ class TimestampField:
                 "2026-11-22T21:00:00+01:00"
             )
         return from_datetime(moment)
+
+
+def read_id(value: Any, path: str) -> str:
+    """The id of a record: the text or whole number at a dotted path; LineError if there is none."""
+    found = _field(value, path)
+    if isinstance(found, str) and found:
+        return found
+    if isinstance(found, int) and not isinstance(found, bool):
+        return str(found)
+    raise LineError(f"the field {path!r} is no id: {found!r:.80}; an id is a text that is not empty, or a whole number")
+
+
+def _field(value: Any, path: str) -> Any:
+    """What stands at a dotted path; LineError if there is nothing."""
+    for name in path.split("."):
+        if not isinstance(value, dict) or name not in value:
+            raise LineError(f"no field {path!r}")
+        value = value[name]
+    return value
 
 
 class LineParser:

@@ -14,7 +14,8 @@ Write a :class:`Computation`, put it into a :class:`Topology`, and submit that t
     words.source("words", str)
     words.add(WordCount, inputs={"words": mw.key(str.lower)}, outputs=["counts"])
 
-What is named here is the public interface; everything else may change.
+What is named here is the public interface, with ``millwheel.testing``, ``millwheel.client.injector``,
+``millwheel.client.subscription`` and ``millwheel.injectors.spark``; everything else may change.
 """
 
 import os
@@ -24,6 +25,7 @@ import os
 # a Spark driver started beside a MillWheel client.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
+from millwheel import windows
 from millwheel.core.time import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
@@ -109,4 +111,5 @@ __all__ = [
     "split_key",
     "stop",
     "to_datetime",
+    "windows",
 ]

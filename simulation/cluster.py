@@ -68,7 +68,7 @@ class Routed(Routing):
 def tuned(world: World) -> Iterator[None]:
     """Workers have the plan's bounds, so small that a few records reach them; and they are known to the world."""
     tuning = world.plan.tuning
-    core = CoreSettings(**tuning["core"])
+    core = CoreSettings(**cast("dict[str, Any]", tuning["core"]))
     logs = LogSettings(**tuning["log"])
     shards = ShardSettings(**tuning["authority"])
 

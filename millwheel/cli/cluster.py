@@ -103,7 +103,8 @@ def _print(found: dict[str, Any]) -> None:
     for one in found["authorities"]:
         rows.append([f"authority shard {one['shard']}", one["address"] or "", _state(one["answers"]), ""])
     store = found["store"]
-    rows.append(["store", "", _state(store["answers"]), f"a read took {store['read_seconds'] * 1e3:,.1f} ms"])
+    took = f"a read took {store['read_seconds'] * 1e3:,.1f} ms"
+    rows.append(["store", "", _state(store["answers"]), took if store["answers"] else store["error"] or ""])
     print_table(["what", "address", "state", "load"], rows)
     totals = found["intervals"]
     print()

@@ -17,7 +17,7 @@ from millwheel.core.interval_table import interval_from_proto
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, format_duration, format_timestamp
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.hook_failures import blocks, computation_text
+from millwheel.rpc.hook_failures import blocks, computation_text, names_remedy
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2
 from millwheel.rpc.v1 import control_pb2 as control
@@ -192,7 +192,8 @@ async def _cause(found: Watermark, client: ControlClient, names: Names) -> Cause
     cause = Cause(kind, name, text, "", interval, "", shown)
     if isinstance(owner, inspection.GetIntervalStatusResponse) and blocks(owner.failures, owner.stopped):
         cause.notes.append(computation_text(name, owner.failures, owner.stopped, wall_now()))
-        cause = replace(cause, remedy=_MEND)
+        if not names_remedy(owner.failures, owner.stopped):
+            cause = replace(cause, remedy=_MEND)
     if isinstance(owner, str) and owner.startswith(_TOPOLOGY):
         return replace(cause, text=f"{text}; {owner}")
     if hold.kind == HoldKind.HOLD_KIND_PRODUCTION:
@@ -205,7 +206,9 @@ async def _and_failing(cause: Cause, subject: str, client: ControlClient, names:
     """The cause, with what the consumer raises that a production waits for."""
     consumers = [place for one, place in names.computations.items() if f"for consumer {one!r}" in subject]
     found = [one for place in consumers for one in await client.hook_failures(*place) if one.blocks]
-    return replace(cause, notes=[*cause.notes, *(one.text for one in found)], remedy=_MEND if found else cause.remedy)
+    open_ended = [one for one in found if not names_remedy(one.failures, one.stopped)]
+    remedy = _MEND if open_ended else cause.remedy
+    return replace(cause, notes=[*cause.notes, *(one.text for one in found)], remedy=remedy)
 
 
 async def _paused_readers(sender: str, client: ControlClient) -> list[str]:

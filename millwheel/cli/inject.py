@@ -15,12 +15,14 @@ import typer
 from millwheel.cli.options import DEFAULT_ADDRESS, Address
 from millwheel.cli.progress import InjectionProgress, counted, showing
 from millwheel.cli.unacked import unacked_explainer
+from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
 from millwheel.core.time import seconds
 from millwheel.injectors.errors import SourceError
 from millwheel.injectors.files import FileInjector, FileSettings, check_files
 from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
+from millwheel.rpc.failures import RequestError
 
 __all__ = ["app"]
 
@@ -43,6 +45,15 @@ def inject_file(
         TimeUnit | None,
         typer.Option(help="How that time is written: a number of units since 1970, or ISO 8601 with an offset."),
     ] = None,
+    id_field: Annotated[
+        str,
+        typer.Option(
+            "--id",
+            metavar="FIELD",
+            help="The field with a record's id: the same id again, from any file, has no second effect while the stream"
+            " keeps ids (id_slack). Default: a record is known by its file and its place there.",
+        ),
+    ] = "",
     any_timestamp: Annotated[
         bool,
         typer.Option(
@@ -57,7 +68,11 @@ def inject_file(
     tail: Annotated[bool, typer.Option("--tail", help="Go on with what is appended, and with new files.")] = False,
     finish: Annotated[
         bool,
-        typer.Option("--finish", help="At the end, finish the process for good: the low watermark passes everything."),
+        typer.Option(
+            "--finish",
+            help="At the end, finish the process for good. Once all processes of the stream have finished, the low"
+            " watermark passes everything.",
+        ),
     ] = False,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Remembers how far all is acknowledged, so that a restart reads less.")
@@ -88,6 +103,7 @@ def inject_file(
         names,
         form,
         _timestamp_field(timestamp, unit),
+        id_field,
         seconds(disorder),
         tail=tail,
         finish=finish,
@@ -110,8 +126,27 @@ def inject_file(
         typer.echo(_how_to_mend(stream, skipped_to), err=True)
     if done.skipped and not done.records:
         raise SourceError("no line is a record of the stream: see the first reasons above")
-    idle = "is idle: give --finish once nothing more will come, so that the low watermark passes everything"
-    typer.echo(f"injector process {name} {'has finished' if finish else idle}", err=True)
+    if not finish:
+        text = "is idle: give --finish once nothing more will come, so that the low watermark passes everything"
+        typer.echo(f"injector process {name} {text}", err=True)
+        return
+    typer.echo(f"injector process {name} has finished", err=True)
+    for other, state in asyncio.run(_unfinished(address, stream)):
+        typer.echo(
+            f"the last windows wait for injector process {other}, which is {state}: once it sends nothing more, end it "
+            f"by `millwheel injector finish {stream} {other}`",
+            err=True,
+        )
+
+
+async def _unfinished(address: str, stream: str) -> list[tuple[str, str]]:
+    """The stream's processes that have not finished, each with its state; none if the cluster does not answer."""
+    try:
+        async with ControlClient(address) as client:
+            known = await client.list_injectors(stream)
+    except RequestError:
+        return []
+    return [(one.process, "idle" if one.idle else "active") for one in known if not one.finished and not one.retired]
 
 
 def _how_to_mend(stream: str, skipped_to: Path | None) -> str:

@@ -45,7 +45,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 10_000
-    console.print(table, crop=False, soft_wrap=not console.is_terminal)
+    with console.capture() as drawn:
+        console.print(table, crop=False, soft_wrap=not console.is_terminal)
+    # Without the spaces after the last cell, which fill every line up to the longest one.
+    sys.stdout.write("".join(line.rstrip() + "\n" for line in drawn.get().splitlines()))
 
 
 _PLAIN_SCALAR: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Sequence
 from enum import StrEnum
@@ -28,6 +29,7 @@ from millwheel.rpc.v1 import cluster_pb2, interval_pb2
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.errors import Problem, TopologyError
 
 __all__ = ["app", "wait_for_update"]
@@ -116,13 +118,18 @@ def update(
     packaged = load(target, include or ())
     spec = packaged.spec()
 
-    async def work() -> catalog.TopologyRecord:
+    async def work() -> tuple[catalog.TopologyRecord, bool]:
         async with patient_client(address, timeout, patience) as client:
             await client.upload_package(packaged.package.digest, packaged.package.data)
+            versions = {one.spec.name: one.version for one in await client.list_topologies()}
             record = await client.update(spec, request_id, expected_version)
-            return await wait_for_update(client, record, wait) if wait else record
+            changed = record.version != versions.get(spec.name)
+            return await wait_for_update(client, record, wait) if wait else record, changed
 
-    _print_record(asyncio.run(work()), output)
+    record, changed = asyncio.run(work())
+    if not changed:
+        print(f"nothing changed: topology {spec.name} has this code and these declarations already", file=sys.stderr)
+    _print_record(record, output)
 
 
 async def wait_for_update(client: ControlClient, record: catalog.TopologyRecord, wait: float) -> catalog.TopologyRecord:
@@ -204,6 +211,8 @@ def describe(
         one["hooks"] = plain_hooks(hooks.get(one["name"], []))
         fails = by_name.get(one["name"])
         one["failing"] = None if fails is None else plain_computation(fails)
+        one["dead_letters"] = sum(part.load.dead_letters for part in intervals if part.computation == one["name"])
+    described["dead_letter_stream"] = dead_letter_stream(name)
     if output is not OutputFormat.TABLE:
         print_plain(described, output)
         return
@@ -388,5 +397,11 @@ def _print_described(
         )
         for one in described["streams"]
     ]
+    letters = described["dead_letter_stream"]
+    streams.append((letters, "DeadLetter", "msgpack", "", "yes"))
     print()
     print_table(["stream", "type", "format", "injected", "log"], streams)
+    counts = [f"{one['name']} {one['dead_letters']:,}" for one in described["computations"] if one["dead_letters"]]
+    if counts:
+        print()
+        print(f"dead letters: {', '.join(counts)}; `millwheel stream tail {letters} --from oldest` shows them")

@@ -147,7 +147,7 @@ def explain(
         print_plain(_plain(topology, computation, found, cause), output)
         return
     lag = _lag(found.value)
-    behind = "" if lag is None else f", {_shown_lag(lag)} behind the clock"
+    behind = "" if lag is None else f", {_shown_lag(abs(lag))} {'behind' if lag >= 0 else 'ahead of'} the clock"
     print(f"low watermark of {topology}/{computation}: {format_timestamp(Timestamp(found.value))}{behind}")
     for link in cause.chain:
         print(f"  {link.text}  ({format_timestamp(Timestamp(link.value))})")

@@ -87,7 +87,11 @@ def to_datetime(timestamp: Timestamp) -> datetime:
 
 
 def format_timestamp(timestamp: Timestamp) -> str:
-    """ISO 8601 in UTC; the infinities as ``-inf`` and ``+inf``; raw microseconds beyond the calendar."""
+    """ISO 8601 in UTC; the infinities as ``-inf`` and ``+inf``. Years outside 1 to 9999 have a sign and six digits.
+
+    >>> [format_timestamp(Timestamp(at)) for at in (0, 1_700_000_000_000_000_000)]
+    ['1970-01-01T00:00:00Z', '+055840-11-08T22:13:20Z']
+    """
     if timestamp <= MIN_TIMESTAMP:
         return "-inf"
     if timestamp >= MAX_TIMESTAMP:
@@ -95,8 +99,14 @@ def format_timestamp(timestamp: Timestamp) -> str:
     try:
         return to_datetime(timestamp).isoformat().replace("+00:00", "Z")
     except OverflowError:
-        return f"{int(timestamp)}us"
+        # The calendar repeats every 400 years: find the same day within the years that datetime knows.
+        cycles, within = divmod(timestamp, _CYCLE)
+        near = to_datetime(Timestamp(within))
+        return f"{near.year + 400 * cycles:+07d}{near.isoformat()[4:]}".replace("+00:00", "Z")
 
+
+_CYCLE: Final = 146_097 * 86_400_000_000
+"""Microseconds of the 400 years after which the Gregorian calendar repeats."""
 
 _UNITS: Final = (("y", 365 * 86_400), ("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 """Names and seconds of the units that durations are shown in, the largest first."""

@@ -17,11 +17,12 @@ __all__ = [
     "merged",
     "merged_hooks",
     "moment",
+    "names_remedy",
     "shown_key",
 ]
 
 _SHOWN_KEY: Final = 80
-_SHOWN_ERROR: Final = 200
+_SHOWN_ERROR: Final = 1_000
 _OLDEST: Final = 3
 _LATELY: Final = 60_000_000
 """Microseconds for which a failure is news although no key is blocked by it any more."""
@@ -46,12 +47,13 @@ def error_text(failure: wire.KeyFailure) -> str:
     return f"{text} ({failure.place})" if failure.place else text
 
 
-def failure_text(failure: wire.KeyFailure, now: int) -> str:
+def failure_text(failure: wire.KeyFailure, now: int, *, remedy: bool = True) -> str:
     """A blocked key as a sentence: which hook raises what, since when, how often, and when it is tried again.
 
     Args:
         failure: what the interval's owner reported.
         now: the wall time, in microseconds.
+        remedy: says what to do where trying again does not help.
     """
     count = "1 attempt" if failure.attempts == 1 else f"{failure.attempts:,} attempts"
     since = f"since {moment(failure.since_us)} ({count})"
@@ -59,7 +61,12 @@ def failure_text(failure: wire.KeyFailure, now: int) -> str:
     if failure.HasField("next_attempt_us"):
         wait = failure.next_attempt_us - now
         text += f"; next attempt {'now' if wait <= 0 else f'in {format_duration(Duration(wait))}'}"
-    return f"{text}; {_PERMANENT}" if failure.permanent else text
+    return f"{text}; {_PERMANENT}" if failure.permanent and remedy else text
+
+
+def names_remedy(failures: wire.HookFailures, stopped: str) -> bool:
+    """Whether :func:`computation_text` says what to do."""
+    return bool(stopped) or any(one.permanent for one in failures.oldest[:1])
 
 
 def computation_text(name: str, failures: wire.HookFailures, stopped: str, now: int) -> str:
@@ -71,7 +78,7 @@ def computation_text(name: str, failures: wire.HookFailures, stopped: str, now: 
         stopped: why it stands still by its failure policy; empty if it does not.
         now: the wall time, in microseconds.
     """
-    oldest = failure_text(failures.oldest[0], now) if failures.oldest else ""
+    oldest = failure_text(failures.oldest[0], now, remedy=not stopped) if failures.oldest else ""
     if stopped:
         remedy = "mend the code, then `millwheel topology update`: it goes on where it stopped"
         return f"computation {name} has stopped by its failure policy: {oldest or stopped}; {remedy}"

@@ -12,6 +12,13 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from millwheel.core.limits import MAX_PRODUCTIONS, MAX_TAG_BYTES, MAX_VALUE_BYTES
 from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from millwheel.core.units import (
+    ANY_TIMESTAMP_VARIABLE,
+    NEWEST_USUAL,
+    OLDEST_USUAL,
+    describe_wrong_unit,
+    wrong_unit,
+)
 from millwheel.sdk.errors import (
     ProductionTimestampError,
     TooLargeError,
@@ -83,6 +90,7 @@ class Scope:
     """What all contexts of one interval share. The core moves ``watermark`` and ``now`` between batches."""
 
     __slots__ = (
+        "any_timestamp",
         "computation",
         "decode_state",
         "floor_of",
@@ -102,7 +110,10 @@ class Scope:
         new_state: Callable[[], Any],
         decode_state: Callable[[bytes], Any],
         handles_timers: bool,
+        any_timestamp: bool = True,
     ) -> None:
+        # False: a time that is probably in another unit fails the hook.
+        self.any_timestamp = any_timestamp
         self.computation = computation
         self.outputs = dict(outputs)
         self.new_state = new_state
@@ -220,7 +231,7 @@ class Context(Generic[State]):
         binding = self._scope.outputs.get(stream)
         if binding is None:
             raise UndeclaredStreamError(self._scope.computation, stream, tuple(self._scope.outputs))
-        at = self._stamp if timestamp is None else min(_checked(timestamp, "produce"), LAST_TIMESTAMP)
+        at = self._stamp if timestamp is None else min(self._checked(timestamp, "produce"), LAST_TIMESTAMP)
         if at < self._earliest:
             raise ProductionTimestampError(self._scope.computation, stream, at, self._earliest)
         encoded = binding.encode(value)
@@ -252,8 +263,8 @@ class Context(Generic[State]):
             raise UsageError(
                 f"computation {self._scope.computation!r} sets a timer, and has no process_timer: define it"
             )
-        at = _checked(at, "set_timer")
-        hold = None if hold is None else _checked(hold, "set_timer(hold=…)")
+        at = self._checked(at, "set_timer", wall)
+        hold = None if hold is None else self._checked(hold, "set_timer(hold=…)")
         if not isinstance(tag, str):
             raise UsageError(f"a timer's tag is a str, not {type(tag).__name__}: {tag!r}")
         if len(tag) * 4 > MAX_TAG_BYTES and len(tag.encode()) > MAX_TAG_BYTES:
@@ -287,11 +298,34 @@ class Context(Generic[State]):
         watermark as it has been reported holds nothing back any more, and counts as the timestamp of what
         the hook runs for.
         """
-        self._hold = (_checked(timestamp, "set_hold"), self._cause)
+        self._hold = (self._checked(timestamp, "set_hold"), self._cause)
 
     def clear_hold(self) -> None:
         """Let go of the state's hold."""
         self._hold = None
+
+    def _checked(self, timestamp: Timestamp, method: str, wall: bool = False) -> Timestamp:
+        """The timestamp, if it is one: what is journaled as anything else could not be read again."""
+        if type(timestamp) is not int and not _is_integer(timestamp):
+            kind = type(timestamp).__name__
+            raise UsageError(f"{method} takes a Timestamp (integer microseconds), not {kind}: {timestamp!r}")
+        if not OLDEST_USUAL <= timestamp <= NEWEST_USUAL:
+            self._check_unusual(timestamp, method, wall)
+        return Timestamp(int(timestamp))
+
+    def _check_unusual(self, timestamp: Timestamp, method: str, wall: bool) -> None:
+        """UsageError for a time that is out of range, or that only another unit explains."""
+        if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+            raise UsageError(f"{method} takes a Timestamp between MIN_TIMESTAMP and MAX_TIMESTAMP, not {timestamp}")
+        reference = self._scope.now if wall else self._cause
+        unit = "" if self._scope.any_timestamp else wrong_unit(timestamp, reference)
+        if unit:
+            relative = "ctx.now" if wall else "the timestamp of the record or timer"
+            raise UsageError(
+                f"{method} takes a moment in microseconds since 1970. {describe_wrong_unit(timestamp, unit)}. "
+                f"If the number is a delay, add it to {relative}. "
+                f"If the moment is meant, set {ANY_TIMESTAMP_VARIABLE}=1 where the hook runs"
+            )
 
 
 def _clear_state(context: Context[Any]) -> None:
@@ -306,16 +340,6 @@ def _deletable(plain: Any) -> property:
 
 
 setattr(Context, "state", _deletable(vars(Context)["state"]))  # noqa: B010 - mypy takes the name for a property
-
-
-def _checked(timestamp: Timestamp, method: str) -> Timestamp:
-    """The timestamp, if it is one: what is journaled as anything else could not be read again."""
-    if type(timestamp) is not int and not _is_integer(timestamp):
-        kind = type(timestamp).__name__
-        raise UsageError(f"{method} takes a Timestamp (integer microseconds), not {kind}: {timestamp!r}")
-    if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
-        raise UsageError(f"{method} takes a Timestamp between MIN_TIMESTAMP and MAX_TIMESTAMP, not {timestamp}")
-    return Timestamp(int(timestamp))
 
 
 def _is_integer(value: Any) -> bool:

@@ -8,11 +8,14 @@ commits, timers, watermarks, late records, failures and their policies, is what 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from millwheel.client.injector import RecordsLeftError
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from millwheel.core.units import describe_wrong_unit, wrong_unit
 from millwheel.sdk.compiled import consumers_of
+from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.errors import UsageError, ValueEncodeError, did_you_mean
 from millwheel.sdk.topology import Topology
 from millwheel.store.memory import MemoryStore
@@ -43,6 +46,9 @@ class TopologyHarness:
         split_at: Splits every computation's keys at these points, into intervals.
         now: The virtual clock's first value.
         settings: The bounds and delays of the interval cores.
+        any_timestamp: False refuses a time that is no moment from 1980 to 2200 in microseconds, and is one in seconds,
+            milliseconds or nanoseconds. True takes every time. None, the default, is False unless the environment
+            variable MILLWHEEL_ANY_TIMESTAMP is 1.
     """
 
     def __init__(
@@ -52,9 +58,13 @@ class TopologyHarness:
         split_at: Iterable[str] = (),
         now: Timestamp = _START,
         settings: Settings | None = None,
+        any_timestamp: bool | None = None,
     ) -> None:
         topology.check()
         settings = settings or Settings(flush_interval=0, checkpoint_entries=20)
+        if any_timestamp is not None:
+            settings = replace(settings, any_timestamp=any_timestamp)
+        self._any_timestamp = settings.any_timestamp
         self._cluster = VirtualCluster(int(now), split_at, settings)
         self._raised = 0
         """How many of the failures were raised, or left to their policies."""
@@ -87,6 +97,8 @@ class TopologyHarness:
             (value, codec.verify(value), timestamp, [(consumer, extract(value)) for consumer, extract in consumers])
             for value, timestamp in records
         ]
+        for _, _, timestamp, _ in rows:
+            self._check_time(timestamp, f"a record's timestamp of stream {stream!r}")
         batches: dict[str, Delivery] = {}
         for index, (value, encoded, timestamp, targets) in enumerate(rows):
             position = cluster.injected.next_position(stream)
@@ -112,6 +124,7 @@ class TopologyHarness:
 
     def advance(self, watermark: Timestamp, stream: str | None = None) -> None:
         """Promise, as an injector does, that no later record is below ``watermark``: of one source, or of all."""
+        self._check_time(watermark, "the watermark" if stream is None else f"the watermark of stream {stream!r}")
         for name in [stream] if stream is not None else list(self._cluster.declared):
             self._check_source(name)
             self._cluster.declared[name] = max(self._cluster.declared[name], watermark)
@@ -183,8 +196,12 @@ class TopologyHarness:
     def produced(self, stream: str) -> list[Produced]:
         """The records produced to ``stream`` so far, each once, in the order of their delivery.
 
-        Of a source, the injected records that no computation reads.
+        Of a source, the injected records that no computation reads. UsageError if there is no such stream.
         """
+        known = [*self._cluster.codecs, dead_letter_stream(self.topology.name)]
+        if stream not in known:
+            hint = did_you_mean(stream, known)
+            raise UsageError(f"topology {self.topology.name!r} has no stream {stream!r}{hint}")
         return list(self._cluster.produced.get(stream, ()))
 
     def values(self, stream: str) -> list[Any]:
@@ -259,6 +276,17 @@ class TopologyHarness:
             )
         if stream in self._left:
             raise self._left.pop(stream)
+
+    def _check_time(self, time: object, what: str) -> None:
+        """UsageError for a time that is no integer, or that only another unit than microseconds explains."""
+        if not isinstance(time, int) or isinstance(time, bool):
+            raise UsageError(f"{what} is a Timestamp (integer microseconds), not {type(time).__name__}: {time!r}")
+        unit = "" if self._any_timestamp else wrong_unit(time, self.now)
+        if unit:
+            raise UsageError(
+                f"{what}: {describe_wrong_unit(time, unit)}. If the time is meant, write "
+                "TopologyHarness(..., any_timestamp=True)"
+            )
 
     def _row(self, incarnation: str, key: str) -> bytes:
         row = result_of(self.store.read_states(incarnation, [key.encode()]))[0]

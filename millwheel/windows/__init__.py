@@ -3,6 +3,9 @@
 A window gathers the records of a key whose timestamps lie in it; its result is produced when the low
 watermark has passed its end, with the end as timestamp::
 
+    import millwheel as mw
+    from millwheel import windows  # or write mw.windows
+
     topology.add(
         windows.Aggregate(windows.tumbling(mw.seconds(1)), windows.count()),
         name="window-counter",

@@ -52,6 +52,11 @@ def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == {"ünï": [1, None]}
 
 
+def test_no_line_of_a_table_ends_in_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["name", "notes"], [("a", ""), ("b", "n" * 300)])
+    assert [line for line in capsys.readouterr().out.splitlines() if line != line.rstrip()] == []
+
+
 def test_tables_in_a_pipe_are_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["name", "keys"], [("a" * 300, "['', +inf)")])
     out = capsys.readouterr().out

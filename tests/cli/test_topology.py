@@ -69,7 +69,7 @@ async def test_a_topology_from_submission_to_its_end(cli: Cli) -> None:
     (row,) = json.loads(listed.out)
     assert (row["name"], row["state"], row["computations"]) == ("sample", "running", 1)
     described = await cli("topology", "describe", "sample")
-    for part in ("counter", "['', +inf)", "w1", "queries", "Query", "sample:good"):
+    for part in ("counter", "['', +inf)", "w1", "queries", "Query", "sample:good", "sample.dead-letters"):
         assert part in described.out
     taken = await cli("topology", "submit", GOOD)
     assert (taken.code, taken.out) == (6, "")
@@ -89,6 +89,13 @@ async def test_submitting_twice_under_one_request_id_is_one_submission(cli: Cli)
     first = await cli("topology", "submit", GOOD, "--request-id", "r1", "-o", "json")
     again = await cli("topology", "submit", GOOD, "--request-id", "r1", "-o", "json")
     assert json.loads(first.out) == json.loads(again.out)
+
+
+async def test_an_update_that_changes_nothing_says_so(cli: Cli) -> None:
+    await cli("topology", "submit", GOOD)
+    same = await cli("topology", "update", GOOD)
+    assert (same.code, same.out) == (0, "topology sample is running (version 1)\n")
+    assert same.err == "nothing changed: topology sample has this code and these declarations already\n"
 
 
 async def test_what_does_not_exist_is_named_with_the_nearest_and_exits_3(cli: Cli) -> None:

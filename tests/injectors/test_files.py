@@ -100,6 +100,24 @@ async def test_g1_a_restarted_reader_injects_nothing_twice_5_2(
     assert numbers(await everything(server.address, "echo")) == Counter(range(25_000))
 
 
+@pytest.mark.parametrize("kept", [True, False])
+async def test_g1_a_copy_of_a_file_injects_nothing_twice_by_its_ids_5_2(
+    server: DevServer, submit: Submit, logs: Path, tmp_path: Path, kept: bool
+) -> None:
+    await submit("shop")
+    write(logs / "a.jsonl", 0, 2_000)
+    checkpoint = tmp_path / "checkpoint.json" if kept else None
+    for files in (["a.jsonl"], ["a.jsonl", "copy.jsonl"]):
+        for name in files:
+            write(logs / name, 0, 2_000 if name == "a.jsonl" else 2_500)
+        settings = FileSettings(logs, timestamp=FIELD, id_field="number", checkpoint=checkpoint, finish=len(files) == 2)
+        async with Injector(server.address, "orders") as injector:
+            reading = FileInjector(injector, settings)
+            await reading.run()
+    assert reading.records == (2_500 if kept else 4_500)
+    assert numbers(await everything(server.address, "echo")) == Counter(range(2_500))
+
+
 async def test_g8_a_tail_follows_growing_and_new_files_and_leaves_the_minimum_when_quiet_5_2(
     server: DevServer, submit: Submit, logs: Path
 ) -> None:
@@ -263,6 +281,30 @@ async def test_a_refused_run_leaves_no_active_process(
         server, "inject", "file", "orders", str(logs), "--timestamp", "t", "--unit", "us", "--any-timestamp"
     )
     assert code == 0, errors
+
+
+async def test_finishing_names_the_processes_that_have_not_finished(
+    server: DevServer, submit: Submit, logs: Path
+) -> None:
+    await submit("shop")
+    write(logs / "a.jsonl", 0, 3)
+    async with Injector(server.address, "orders", process="other") as other:
+        await other.idle()
+    options = ["--timestamp", "t", "--unit", "us", "--id", "number", "--finish"]
+    code, _, errors = await command(server, "inject", "file", "orders", str(logs), *options)
+    assert code == 0, errors
+    assert "wait for injector process other, which is idle" in errors
+    assert "`millwheel injector finish orders other`" in errors
+
+
+@pytest.mark.parametrize("value", ['""', "true", "null", "1.5"])
+async def test_a_line_without_a_usable_id_is_refused(server: DevServer, submit: Submit, logs: Path, value: str) -> None:
+    await submit("shop")
+    (logs / "a.jsonl").write_text(f'{{"user": "u", "number": 1, "t": 1, "name": {value}}}')
+    async with Injector(server.address, "orders") as injector:
+        files = FileInjector(injector, FileSettings(logs, timestamp=FIELD, id_field="name"))
+        with pytest.raises(SourceError, match=r"a\.jsonl, line 1 .*the field 'name' is no id"):
+            await files.run()
 
 
 async def test_a_unit_that_is_probably_wrong_is_named(server: DevServer, submit: Submit, logs: Path) -> None:

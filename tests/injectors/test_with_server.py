@@ -304,6 +304,21 @@ async def test_g8_the_watermark_of_all_follows_and_idle_processes_leave_it_5_2(
         await reach(3_000)
 
 
+async def test_g8_the_promise_of_the_only_process_outlives_its_idleness_5_2(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    async with (
+        Injector(server.address, "orders", process="a", topology=sample.shop) as only,
+        Subscription("echo", start=From.OLDEST, address=server.address, watermarks=True, record_type=dict) as reader,
+    ):
+        batches = aiter(reader)
+        for watermark in (1_000, 2_000, 3_000):
+            await only.advance(watermark)
+            await only.idle()
+            async with asyncio.timeout(patience(10)):
+                while reader.watermark < watermark:
+                    await anext(batches)
+
+
 async def test_records_are_throttled_until_the_low_watermark_follows_8_4(server: DevServer, submit: Submit) -> None:
     await submit("throttled")
     async with (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import millwheel as mw
 from millwheel.worker.interval import Settings
 from millwheel.worker.messages import (
@@ -26,7 +28,7 @@ class Count(mw.Computation[tuple[str, str], int]):
         ctx.state += 1
 
 
-def _solo(**settings: int) -> Solo:
+def _solo(**settings: Any) -> Solo:
     solo = Solo(Count(), settings=Settings(flush_interval=_LONG, **settings))
     solo.take(FlushStates)
     return solo

@@ -26,6 +26,17 @@ def changed(**fields: object) -> wire.KeyFailure:
     return other
 
 
+def changed_oldest(failures: wire.HookFailures, **fields: object) -> wire.HookFailures:
+    other = wire.HookFailures()
+    other.CopyFrom(failures)
+    other.oldest[0].MergeFrom(wire.KeyFailure(**fields))  # type: ignore[arg-type]
+    return other
+
+
+def test_a_long_message_is_shown_whole() -> None:
+    assert "x" * 900 in failure_text(changed(message="x" * 900), SINCE)
+
+
 def test_a_blocked_key_is_shown_as_one_sentence() -> None:
     assert failure_text(FAILURE, SINCE + 6_000_000) == (
         "process_record of key 'cat' raises ValueError: no cats (a.py:3 in f), since 2023-11-14T22:13:20Z "
@@ -44,6 +55,8 @@ def test_a_computation_has_stopped_or_blocks_keys_or_goes_on() -> None:
     assert computation_text("t/c", failing, "why", SINCE).startswith(
         "computation t/c has stopped by its failure policy: process_record of key 'cat'"
     )
+    stopped = computation_text("t/c", changed_oldest(failing, permanent=True), "why", SINCE)
+    assert stopped.count("mend the code") == stopped.count("`millwheel topology update`") == 1
     over = wire.HookFailures(attempts=9, last=FAILURE)
     assert computation_text("t/c", over, "", SINCE + 35_000_000) == (
         "computation t/c: process_record raised ValueError: no cats (a.py:3 in f), the last time 30 s ago, for key "

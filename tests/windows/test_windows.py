@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -18,6 +20,11 @@ from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, Ti
 from tests.windows.hits import HITS, Hit, harness_of
 
 NEW_YORK = ZoneInfo("America/New_York")
+
+
+def test_the_package_alone_gives_the_windows() -> None:
+    program = "import millwheel as mw; mw.windows.tumbling(mw.seconds(1))"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @given(st.integers(-(10**15), 10**15), st.integers(1, 10**9), st.integers(1, 10**9), st.integers(0, 10**9))

@@ -19,7 +19,7 @@ __all__ = ["MAX_DETAILED", "ErrorKind", "ErrorKinds", "FailingKeys", "KeyFailure
 MAX_DETAILED: Final = 1_000
 """Of as many failing keys of one interval the error's text is kept; of further ones only its kind."""
 
-_MAX_TEXT: Final = 500
+_MAX_TEXT: Final = 1_000
 _MAX_KINDS: Final = 100
 _OWN_MODULES: Final = ("millwheel.sdk.", "millwheel.worker.")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from millwheel.core.keys import KeyInterval
 from millwheel.core.limits import MAX_ENTRY_BYTES
 from millwheel.core.time import CLOCKS_DIFFER, MIN_TIMESTAMP
+from millwheel.core.units import any_timestamp_default
 from millwheel.core.watermarks import InputWatermark, MinTracker
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding, Scope, TimerSetting
@@ -63,6 +64,8 @@ class Settings:
     """How long before they are due timers are read from the store, if there is room for them."""
     async_hooks: int = 256
     """Asynchronous hooks that run at once, at most."""
+    any_timestamp: bool = field(default_factory=any_timestamp_default)
+    """Hooks may state times that only another unit than microseconds explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,14 @@ class IntervalState:
         self.config = config
         self.settings = config.settings
         self.program = program
-        self.scope = Scope(program.name, outputs, program.state.new, program.state.decode, program.handles_timers)
+        self.scope = Scope(
+            program.name,
+            outputs,
+            program.state.new,
+            program.state.decode,
+            program.handles_timers,
+            self.settings.any_timestamp,
+        )
         self.inputs = InputWatermark(config.senders)
         self.intake = Intake()
         self.dedup = Dedup(config.keys, config.journal)

@@ -7,43 +7,33 @@ the user says that it is meant.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from millwheel.core.time import Timestamp, format_timestamp
+from millwheel.core.units import (
+    ANY_TIMESTAMP_VARIABLE,
+    OLDEST_USUAL,
+    UNIT_NAMES,
+    UNIT_NANOSECONDS,
+    any_timestamp_default,
+)
 
 __all__ = [
     "ANY_TIMESTAMP_VARIABLE",
-    "OLDEST_LIKELY",
+    "OLDEST_USUAL",
     "UNIT_NANOSECONDS",
     "any_timestamp_default",
     "is_likely",
     "unlikely",
 ]
 
-ANY_TIMESTAMP_VARIABLE: Final = "MILLWHEEL_ANY_TIMESTAMP"
-"""The environment variable that sets the default of the option ``any_timestamp``."""
-
-OLDEST_LIKELY: Final = 315_532_800_000_000
-"""1980-01-01T00:00:00Z, in microseconds."""
 _AHEAD: Final = 366 * 86_400_000_000
-
-UNIT_NANOSECONDS: Final[Mapping[str, int]] = MappingProxyType(
-    {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-)
-_NAMES: Final = MappingProxyType({"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"})
-
-
-def any_timestamp_default() -> bool:
-    """Whether the environment says that any timestamp is meant."""
-    return os.environ.get(ANY_TIMESTAMP_VARIABLE, "").lower() in ("1", "true", "yes")
 
 
 def is_likely(timestamp: int, now: int) -> bool:
     """Whether a time (microseconds) is from 1980 on, and at most a year after ``now``."""
-    return OLDEST_LIKELY <= timestamp <= now + _AHEAD
+    return OLDEST_USUAL <= timestamp <= now + _AHEAD
 
 
 def unlikely(timestamp: int, now: int, advice: Mapping[str, str], meant: str, unit: str = "us") -> str:
@@ -60,15 +50,15 @@ def unlikely(timestamp: int, now: int, advice: Mapping[str, str], meant: str, un
         The time, what it would be in other units, and what to do.
     """
     shown = format_timestamp(Timestamp(timestamp))
-    side = "before 1980" if timestamp < OLDEST_LIKELY else "more than a year ahead"
+    side = "before 1980" if timestamp < OLDEST_USUAL else "more than a year ahead"
     factor = UNIT_NANOSECONDS.get(unit)
     if factor is None:
         return f"{shown} is {side}; if that is meant, {meant}"
     number = timestamp * 1_000 // factor
-    text = f"{number} as {_NAMES[unit]} is {shown}"
+    text = f"{number} as {UNIT_NAMES[unit]} is {shown}"
     for other, other_factor in UNIT_NANOSECONDS.items():
         read = number * other_factor // 1_000
         if other != unit and is_likely(read, now):
             there = format_timestamp(Timestamp(read))
-            return f"{text}; as {_NAMES[other]} it is {there}: did you mean {advice[other]}? If not, {meant}"
+            return f"{text}; as {UNIT_NAMES[other]} it is {there}: did you mean {advice[other]}? If not, {meant}"
     return f"{text}, {side}; if that is meant, {meant}"

@@ -462,11 +462,20 @@ class Injector:
     async def idle(self) -> None:
         """Nothing to send for now: the other processes' watermark goes on without this one's, once all is ACKed (G8).
 
-        The next :meth:`send` or :meth:`advance` joins them where they are by then: what is older is late.
+        What this process has promised before counts: the stream's watermark reaches it, also if no other process is
+        active. The next :meth:`send` or :meth:`advance` joins the others where they are by then: what is older is late.
+
+        Raises:
+            InjectorError: The injector has stopped, or the authority does not confirm the watermark within ``patience``
+                seconds. The process is then not idle.
         """
         self._session.check()
         self._check_publishes()
         await self.flush()
+        if not self._session.core.publication.idling:
+            # The authority leaves an idle process out of the minimum, with all that its report says. So the last
+            # promise is reported before, while the process still takes part.
+            await self._session.settle_promise()
         self._drain()
         self._session.core.publication.idle()
         self._session.publish()

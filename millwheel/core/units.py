@@ -1,0 +1,70 @@
+"""Numbers that are times in another unit than microseconds: which unit explains them (section 4.5)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from millwheel.core.time import Timestamp, format_timestamp
+
+__all__ = [
+    "ANY_TIMESTAMP_VARIABLE",
+    "NEWEST_USUAL",
+    "OLDEST_USUAL",
+    "UNIT_NAMES",
+    "UNIT_NANOSECONDS",
+    "any_timestamp_default",
+    "describe_wrong_unit",
+    "wrong_unit",
+]
+
+ANY_TIMESTAMP_VARIABLE: Final = "MILLWHEEL_ANY_TIMESTAMP"
+"""The environment variable that sets the default of the option ``any_timestamp``."""
+
+OLDEST_USUAL: Final = 315_532_800_000_000
+"""1980-01-01T00:00:00Z, in microseconds."""
+NEWEST_USUAL: Final = 7_258_118_400_000_000
+"""2200-01-01T00:00:00Z, in microseconds."""
+
+UNIT_NANOSECONDS: Final[Mapping[str, int]] = MappingProxyType(
+    {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+)
+UNIT_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+)
+
+
+def any_timestamp_default() -> bool:
+    """Whether the environment says that any timestamp is meant."""
+    return os.environ.get(ANY_TIMESTAMP_VARIABLE, "").lower() in ("1", "true", "yes")
+
+
+def wrong_unit(timestamp: int, reference: int) -> str:
+    """The unit that ``timestamp`` is probably in, if that is not microseconds.
+
+    Args:
+        timestamp: A number that was given as microseconds since 1970.
+        reference: A time in microseconds that is known to be right.
+
+    Returns:
+        "s", "ms" or "ns". Empty if the number is usual in microseconds, or usual in no unit, or the reference itself
+        is not between 1980 and 2200: then the program counts time in a way of its own.
+    """
+    if not OLDEST_USUAL <= reference <= NEWEST_USUAL or OLDEST_USUAL <= timestamp <= NEWEST_USUAL:
+        return ""
+    for unit, factor in UNIT_NANOSECONDS.items():
+        if OLDEST_USUAL <= timestamp * factor // 1_000 <= NEWEST_USUAL:
+            return unit
+    return ""
+
+
+def describe_wrong_unit(timestamp: int, unit: str) -> str:
+    """What a number that was given as microseconds is in ``unit`` ("s", "ms" or "ns"), and what to write for it."""
+    name = UNIT_NAMES[unit]
+    read = format_timestamp(Timestamp(timestamp))
+    there = format_timestamp(Timestamp(timestamp * UNIT_NANOSECONDS[unit] // 1_000))
+    return (
+        f"{timestamp} microseconds are {read}; {timestamp} {name} are {there}: write millwheel.from_{name}({timestamp})"
+    )
