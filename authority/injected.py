@@ -2,7 +2,8 @@
 
 With an expected set the minimum is over exactly those; without one, over every process that
 announced itself, and before the first of them nothing is known. A process that is idle leaves the
-minimum until it reports again; if none is left that is not idle the value stays. A finished one
+minimum until it reports again; if none is left that is not idle the value stays. A report that a process
+is idle says two things, in this order: its watermark, which counts, and that it leaves. A finished one
 stands at plus infinity for good.
 """
 
@@ -22,7 +23,7 @@ __all__ = ["InjectorComputation"]
 class InjectorComputation:
     """The processes of one stream's injector, and their minimum."""
 
-    __slots__ = ("_processes", "expected", "expected_as_of", "name", "percentiles", "value")
+    __slots__ = ("_processes", "_promised", "expected", "expected_as_of", "name", "percentiles", "value")
 
     def __init__(
         self,
@@ -38,6 +39,8 @@ class InjectorComputation:
         self.expected = frozenset(expected)
         self.expected_as_of = expected_as_of
         self._processes = {share.member: share for share in shares}
+        self._promised: int = MIN_TIMESTAMP
+        """The minimum when the last process became idle. The value reaches it with that report, in the same entry."""
 
     def smallest(self) -> int:
         """The minimum over the processes that take part; MIN_TIMESTAMP where the value has to stay."""
@@ -47,7 +50,7 @@ class InjectorComputation:
         if working:
             return min(working)
         finished = all(share.watermark == MAX_TIMESTAMP for share in self._processes.values())
-        return MAX_TIMESTAMP if finished else MIN_TIMESTAMP
+        return MAX_TIMESTAMP if finished else self._promised
 
     def expect(self, names: Iterable[str], as_of: int = 0) -> list[Share[str]]:
         """Replace the expected set; the shares of processes that it leaves out, which are forgotten.
@@ -103,7 +106,10 @@ class InjectorComputation:
         watermark = max(report.watermark, self.value)
         if (watermark, report.idle) == (share.watermark, share.idle):
             return None
-        share.watermark, share.idle = watermark, report.idle
+        share.watermark, share.idle = watermark, False
+        if report.idle:
+            self._promised = max(self._promised, self.smallest())
+            share.idle = True
         return share
 
     def shares(self) -> list[Share[str]]:

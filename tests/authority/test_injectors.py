@@ -94,8 +94,17 @@ def test_g7_if_all_are_idle_the_value_stays_5_2() -> None:
     shard = announced("a", "b")
     shard.inject("a", 1, 10)
     shard.inject("b", 2, 20)
-    shard.inject("a", 1, 800, idle=True)
-    assert shard.inject("b", 2, 900, idle=True) == 20
+    shard.inject("a", 1, 10, idle=True)
+    assert shard.inject("b", 2, 20, idle=True) == 20
+    assert {name for name, _ in holding(shard)} == {"a", "b"}
+
+
+def test_g8_what_a_process_promises_counts_before_it_is_idle_5_2() -> None:
+    shard = announced("a", "b")
+    shard.inject("a", 1, 10)
+    shard.inject("b", 2, 20)
+    assert shard.inject("a", 1, 800, idle=True) == 20
+    assert shard.inject("b", 2, 900, idle=True) == 900
     assert {name for name, _ in holding(shard)} == {"a", "b"}
 
 
@@ -121,13 +130,13 @@ def test_a_finished_process_is_plus_infinity_and_that_is_final_5_2() -> None:
     assert holding(shard) == []
 
 
-def test_g7_finished_and_idle_processes_together_leave_the_value_where_it_is_5_2() -> None:
+def test_g7_finished_and_idle_processes_together_leave_the_value_at_the_last_promise_5_2() -> None:
     shard = announced("a", "b")
     shard.inject("a", 1, 10)
     shard.inject("b", 2, 20)
     shard.inject("a", 1, MAX_TIMESTAMP)
     assert shard.known(INJECTOR) == 20
-    assert shard.inject("b", 2, 30, idle=True) == 20
+    assert shard.inject("b", 2, 30, idle=True) == 30
     assert [name for name, _ in holding(shard)] == ["b"]
 
 

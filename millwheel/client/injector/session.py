@@ -21,7 +21,6 @@ from millwheel.client.injector.routing import Routing, routing_from_wire
 from millwheel.client.injector.seeding import WatermarkSeed
 from millwheel.client.injector.unkeyed import UnkeyedHead
 from millwheel.client.injector.wire import SenderIdentity
-from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.rpc.channel import RETRYABLE
 from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.failures import RequestError
@@ -67,8 +66,6 @@ class Session:
         self._timer_at: int | None = None
         self._change: asyncio.Future[None] | None = None
         self._waking = asyncio.Lock()
-        self._confirmed: int = MIN_TIMESTAMP
-        """The largest low watermark of this process that the authority has confirmed."""
 
     @property
     def sequencer(self) -> int:
@@ -125,7 +122,6 @@ class Session:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
         self.core.publication.start(max(reached, opened.watermark_us))
-        self._confirmed = self.core.publication.value
         self.publish()
 
     async def _look_for_authority(self) -> None:
@@ -243,10 +239,7 @@ class Session:
             raise core.failed
         try:
             with self._notices(lambda: "the low watermark authority to confirm its watermark"):
-                published = core.published()
-                reached = await self._seed.settle(published, self._patience)
-                self._confirmed = max(self._confirmed, published.watermark, reached)
-                return reached
+                return await self._seed.settle(core.published(), self._patience)
         except AcceptRefusedError as error:
             raise InjectorSupersededError(core.stream, core.process, error.message) from error
         except (TimeoutError, RequestError) as error:
@@ -258,11 +251,6 @@ class Session:
                 f"the low watermark authority did not confirm the watermark of process {core.process!r} of "
                 f"stream {core.stream!r} within {self._patience:g} s"
             ) from error
-
-    async def settle_promise(self) -> None:
-        """As :meth:`settle`, if the authority has not confirmed the present low watermark yet."""
-        if self.core.published().watermark > self._confirmed:
-            await self.settle()
 
     async def until(
         self, done: Callable[[], bool], patience: float | None = None, what: str = "", newest: int | None = None

@@ -466,16 +466,11 @@ class Injector:
         active. The next :meth:`send` or :meth:`advance` joins the others where they are by then: what is older is late.
 
         Raises:
-            InjectorError: The injector has stopped, or the authority does not confirm the watermark within ``patience``
-                seconds. The process is then not idle.
+            InjectorError: The injector has stopped.
         """
         self._session.check()
         self._check_publishes()
         await self.flush()
-        if not self._session.core.publication.idling:
-            # The authority leaves an idle process out of the minimum, with all that its report says. So the last
-            # promise is reported before, while the process still takes part.
-            await self._session.settle_promise()
         self._drain()
         self._session.core.publication.idle()
         self._session.publish()
