@@ -217,3 +217,15 @@ rewriting(
     test="tests/interval/test_far_reading.py::test_g7_a_due_timer_that_is_in_the_store_holds_the_watermark_until_it_has_fired_4_6",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
+
+rewriting(
+    "one-delivery-an-event",
+    "G8",
+    "a delivery of which nothing could be run does not use up its event",
+    Runner.run_line,
+    "if led_on and not ahead_allowed",
+    "if not ahead_allowed",
+    seeds=0,
+    test="tests/interval/test_keys_that_wait.py::test_g8_many_deliveries_of_a_blocked_key_take_no_event_each_4_5",
+    why="other events come all the time in a simulated run: each goes on by one delivery",
+)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from millwheel.worker.arrivals import ArrivalOrder
+from millwheel.worker.arrivals import ArrivalOrder, WaitingBytes
 from millwheel.worker.interval import outbox
 from millwheel.worker.interval.flows import Flow
 from millwheel.worker.interval.intake import Intake
 from millwheel.worker.interval.outbox import Outbox
-from simulation.mutations.base import mutation, replace
+from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
 
@@ -142,3 +142,65 @@ def late_word_of_copies() -> None:
         return first
 
     replace(Outbox, "copies_refused", make)
+
+
+rewriting(
+    "bytes-wait-uncounted",
+    "G13",
+    "what waits for look-ups, or behind one, is bounded in bytes",
+    WaitingBytes.enter,
+    "self.used + size > self._limit",
+    "False",
+    seeds=0,
+    test="tests/worker/test_arrivals.py::test_g13_bytes_that_wait_behind_look_ups_are_bounded_for_all_senders_4_1",
+    why="look-ups are answered soon, and the simulator does not weigh what waits",
+)
+
+rewriting(
+    "waiting-alone-refused",
+    "G8",
+    "a delivery of any size may wait for its look-up alone",
+    WaitingBytes.enter,
+    "self._sizes and ",
+    "",
+    seeds=0,
+    test="tests/worker/test_arrivals.py::test_g8_a_delivery_larger_than_the_bound_waits_for_its_look_up_alone_6_1_1",
+    why="the simulator's deliveries are smaller than the bound",
+)
+
+rewriting(
+    "place-lost-while-waiting",
+    "G15",
+    "a sender's place is behind the last of its deliveries that waits",
+    ArrivalOrder._take_waiting,
+    "sender.taken = following.order.number",
+    "sender.taken = sender.last = following.order.number",
+    seeds=0,
+    test="tests/worker/test_arrivals.py"
+    "::test_g15_what_follows_the_last_that_waits_is_taken_after_a_second_look_up_6_1_1",
+    why="a sender that is refused begins again: it costs time alone",
+)
+
+rewriting(
+    "busy-senders-forgotten",
+    "G13",
+    "of too many senders the one that was silent for the longest time is forgotten",
+    ArrivalOrder.arrived,
+    "self._senders.move_to_end(origin)",
+    "pass",
+    seeds=0,
+    test="tests/worker/test_arrivals.py::test_g13_the_sender_that_was_silent_longest_is_forgotten_4_1",
+    why="no simulated run has thousands of senders",
+)
+
+rewriting(
+    "retired-senders-kept",
+    "G13",
+    "nothing is kept of a sender that was retired while its deliveries waited",
+    ArrivalOrder._drop_if_idle,
+    "sender.retired or not sender.taken",
+    "False",
+    seeds=0,
+    test="tests/worker/test_arrivals.py::test_g13_nothing_is_kept_of_a_sender_that_was_retired_while_it_waited_6_1_1",
+    why="the simulator does not count the senders that are remembered",
+)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel.core.keys import ALL_KEYS
+from millwheel.core.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import Settings
@@ -145,3 +145,18 @@ def test_g15_a_log_takes_all_of_a_delivery_or_nothing_4_3(held: bool) -> None:
     log.settle()
     answers = [(one.delivery.token, one.outcome) for one in log.answers[2:]]
     assert answers == ([(3, ACKED), (4, ACKED)] if held else [(3, FULL), (4, OUT_OF_ORDER)])
+
+
+def test_g13_what_waits_for_a_sequence_is_bounded_in_bytes_over_all_senders_6_1_1() -> None:
+    """There was a bound of deliveries for each sequence, and there are as many sequences as journals."""
+    solo = Solo(Keeps(), settings=Settings(queue_bytes=1_000))
+    for number in range(1, 6):
+        one = made(number, ("key", "x" * 400, 1), after=0, sequence=f"u.1.j{number}")
+        one.sender = replace(
+            one.sender, origin=f"u.1.j{number}", keys=KeyInterval(bytes([number]), bytes([number + 1]))
+        )
+        solo.handle(one)
+    assert outcomes(solo) == [(3, FULL), (4, FULL), (5, FULL)]
+    known(solo, "u.1.j1", "u.1.j2")
+    solo.commit_all()
+    assert outcomes(solo) == [(1, ACKED), (2, ACKED)]

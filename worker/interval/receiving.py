@@ -24,7 +24,7 @@ class Receiving(Judging):
     """Judges deliveries and puts what is fresh in line."""
 
     def __init__(self, state: IntervalState) -> None:
-        super().__init__(state, state.foreign)
+        super().__init__(state, state.settings.queue_bytes, state.foreign)
         self.state = state
         self._early_deliveries: list[Delivery] = []
         self._early_bytes = 0

@@ -24,7 +24,7 @@ class LogReceiving(Judging):
     """Judges deliveries and puts what is fresh in line."""
 
     def __init__(self, state: LogState) -> None:
-        super().__init__(state)
+        super().__init__(state, state.settings.queue_bytes)
         self.state = state
 
     def deliver(self, delivery: Delivery, serving: bool) -> list[Instruction]:
