@@ -10,6 +10,7 @@ from millwheel.worker.interval import outbox
 from millwheel.worker.interval.flows import Flow
 from millwheel.worker.interval.intake import Intake
 from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.turns import HolderTurns
 from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
@@ -203,4 +204,53 @@ rewriting(
     seeds=0,
     test="tests/worker/test_arrivals.py::test_g13_nothing_is_kept_of_a_sender_that_was_retired_while_it_waited_6_1_1",
     why="the simulator does not count the senders that are remembered",
+)
+
+rewriting(
+    "holders-all-at-once",
+    "G13",
+    "what holds the watermark comes in beyond the bound from one sender at a time",
+    HolderTurns.may_enter,
+    "if self._origin and not stands_still:",
+    "if False:",
+    seeds=0,
+    test="tests/interval/test_ordered_arrivals.py"
+    "::test_g13_at_a_full_interval_senders_that_hold_the_watermark_come_one_by_one_4_5",
+    why="the simulator does not weigh what a full receiver takes in",
+)
+
+rewriting(
+    "turns-of-the-dead",
+    "G8",
+    "a sender that comes twice before anything is taken in ends the turn of one that has died",
+    HolderTurns.may_enter,
+    "self._holding is None and self._waiting.get(origin) == self._events",
+    "False",
+    seeds=0,
+    test="tests/worker/test_turns.py::test_g8_a_sender_that_died_in_its_turn_loses_it_to_one_that_comes_twice_7_1",
+    why="the receiver must be full while the interval of a sender is split, in the moments of its turn",
+)
+
+rewriting(
+    "turns-taken-at-random",
+    "G8",
+    "the next turn is that of the sender that has waited longest",
+    HolderTurns._pass_on,
+    'next(iter(self._waiting), "")',
+    '""',
+    seeds=0,
+    test="tests/worker/test_turns.py::test_g8_the_sender_that_waited_longest_is_next_4_5",
+    why="no simulated sender finds late records without end",
+)
+
+rewriting(
+    "turns-over-when-taken",
+    "G13",
+    "a turn ends when the record that it was for is committed",
+    HolderTurns.entered,
+    "if receipt is None:",
+    "if True:",
+    seeds=0,
+    test="tests/worker/test_turns.py::test_g13_a_second_sender_waits_until_the_record_of_the_first_is_committed_4_5",
+    why="the simulator does not weigh what a full receiver takes in",
 )
