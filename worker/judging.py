@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from millwheel.core.limits import MAX_DELIVERED_BYTES, MAX_KEY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import CorruptValueError, PartId
-from millwheel.worker.arrivals import Admission, ArrivalOrder
+from millwheel.worker.arrivals import Admission, ArrivalOrder, WaitingBytes
 from millwheel.worker.dedup import Dedup, Outcome, Verdict
 from millwheel.worker.heard import HeardWatermarks
 from millwheel.worker.messages import (
@@ -95,10 +95,16 @@ def column_problem(delivery: Delivery) -> str | None:
 class Judging(ABC):
     """Judges deliveries, and keeps those that wait for an answer. One per owner."""
 
-    def __init__(self, judged: JudgedState, foreign: Mapping[str, str] | None = None) -> None:
-        """``foreign``: stored id segments whose parts are not in the owner's journal but in the one it names."""
+    def __init__(self, judged: JudgedState, waiting_bytes: int, foreign: Mapping[str, str] | None = None) -> None:
+        """
+        Args:
+            judged: The soft state that the check works on.
+            waiting_bytes: Bytes of the deliveries that wait for look-ups, at most (G13).
+            foreign: Stored id segments whose parts are not in the owner's journal but in the one it names.
+        """
         self._judged = judged
-        self._arrivals = ArrivalOrder(self._take_in)
+        self._waiting = WaitingBytes(waiting_bytes)
+        self._arrivals = ArrivalOrder(self._take_in, self._waiting)
         self._foreign: Mapping[str, str] = {} if foreign is None else foreign
         self._elsewhere: Counter[PartId] = Counter()
         """Parts of other journals that are being read."""
@@ -155,6 +161,10 @@ class Judging(ABC):
             if verdict.all_fresh:
                 return self._admit(delivery, verdict, range(verdict.size), (), out)
             if verdict.unsure:
+                if not self._waiting.enter(delivery):
+                    self._judged.dedup.abandon(verdict)
+                    out.append(refusal(delivery, "too much waits for stored ids to be read"))
+                    return Admission.REFUSED
                 self._unsure.append((delivery, verdict))
                 out.extend(self._read_segments(verdict))
                 return Admission.WAITS
@@ -168,12 +178,13 @@ class Judging(ABC):
             out.append(refusal(delivery, "too old to tell from a duplicate: send it again as it now stands"))
             return Admission.REFUSED
         sequence = getattr(delivery.ids, "sequence", "")
-        waiting = self._unchecked.setdefault(sequence, [])
-        if len(waiting) >= _UNCHECKED:
+        waiting = self._unchecked.get(sequence, [])
+        if len(waiting) >= _UNCHECKED or not self._waiting.enter(delivery):
             out.append(refusal(delivery, f"whether sequence {sequence} lives is still being looked up"))
             return Admission.REFUSED
         waiting.append(delivery)
         if len(waiting) == 1:
+            self._unchecked[sequence] = waiting
             out.append(CheckSequence(sequence))
         return Admission.WAITS
 
@@ -189,6 +200,7 @@ class Judging(ABC):
             self._judged.dedup.retire(event.sequence)
             self._arrivals.forget([event.sequence])
         for delivery in waiting:
+            self._waiting.leave(delivery)
             admission = Admission.REFUSED
             if event.alive:
                 admission = self._judge(delivery, out)
@@ -265,6 +277,7 @@ class Judging(ABC):
             resolved.append((delivery, verdict, fresh, resolution.again))
         self._unsure = still
         for delivery, verdict, fresh, again in resolved:
+            self._waiting.leave(delivery)
             if delivery.order is not None and again:
                 # Whether these are copies is not known: nothing behind them may be taken before it is.
                 self._judged.dedup.abandon(verdict, fresh)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from millwheel.worker.arrivals import ArrivalOrder
+from millwheel.worker.arrivals import ArrivalOrder, WaitingBytes
 from millwheel.worker.interval import outbox
 from millwheel.worker.interval.flows import Flow
 from millwheel.worker.interval.intake import Intake
 from millwheel.worker.interval.outbox import Outbox
-from simulation.mutations.base import mutation, replace
+from millwheel.worker.turns import HolderTurns
+from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
 
@@ -142,3 +143,114 @@ def late_word_of_copies() -> None:
         return first
 
     replace(Outbox, "copies_refused", make)
+
+
+rewriting(
+    "bytes-wait-uncounted",
+    "G13",
+    "what waits for look-ups, or behind one, is bounded in bytes",
+    WaitingBytes.enter,
+    "self.used + size > self._limit",
+    "False",
+    seeds=0,
+    test="tests/worker/test_arrivals.py::test_g13_bytes_that_wait_behind_look_ups_are_bounded_for_all_senders_4_1",
+    why="look-ups are answered soon, and the simulator does not weigh what waits",
+)
+
+rewriting(
+    "waiting-alone-refused",
+    "G8",
+    "a delivery of any size may wait for its look-up alone",
+    WaitingBytes.enter,
+    "self._sizes and ",
+    "",
+    seeds=0,
+    test="tests/worker/test_arrivals.py::test_g8_a_delivery_larger_than_the_bound_waits_for_its_look_up_alone_6_1_1",
+    why="the simulator's deliveries are smaller than the bound",
+)
+
+rewriting(
+    "place-lost-while-waiting",
+    "G15",
+    "a sender's place is behind the last of its deliveries that waits",
+    ArrivalOrder._take_waiting,
+    "sender.taken = following.order.number",
+    "sender.taken = sender.last = following.order.number",
+    seeds=0,
+    test="tests/worker/test_arrivals.py"
+    "::test_g15_what_follows_the_last_that_waits_is_taken_after_a_second_look_up_6_1_1",
+    why="a sender that is refused begins again: it costs time alone",
+)
+
+rewriting(
+    "busy-senders-forgotten",
+    "G13",
+    "of too many senders the one that was silent for the longest time is forgotten",
+    ArrivalOrder.arrived,
+    "self._senders.move_to_end(origin)",
+    "pass",
+    seeds=0,
+    test="tests/worker/test_arrivals.py::test_g13_the_sender_that_was_silent_longest_is_forgotten_4_1",
+    why="no simulated run has thousands of senders",
+)
+
+rewriting(
+    "retired-senders-kept",
+    "G13",
+    "nothing is kept of a sender that was retired while its deliveries waited",
+    ArrivalOrder._drop_if_idle,
+    "sender.retired or not sender.taken",
+    "False",
+    seeds=0,
+    test="tests/worker/test_arrivals.py::test_g13_nothing_is_kept_of_a_sender_that_was_retired_while_it_waited_6_1_1",
+    why="the simulator does not count the senders that are remembered",
+)
+
+rewriting(
+    "holders-all-at-once",
+    "G13",
+    "what holds the watermark comes in beyond the bound from one sender at a time",
+    HolderTurns.may_enter,
+    "if self._origin and not stands_still:",
+    "if False:",
+    seeds=0,
+    test="tests/interval/test_ordered_arrivals.py"
+    "::test_g13_at_a_full_interval_senders_that_hold_the_watermark_come_one_by_one_4_5",
+    why="the simulator does not weigh what a full receiver takes in",
+)
+
+rewriting(
+    "turns-of-the-dead",
+    "G8",
+    "a sender that comes twice before anything is taken in ends the turn of one that has died",
+    HolderTurns.may_enter,
+    "self._holding is None and self._waiting.get(origin) == self._events",
+    "False",
+    seeds=0,
+    test="tests/worker/test_turns.py::test_g8_a_sender_that_died_in_its_turn_loses_it_to_one_that_comes_twice_7_1",
+    why="the receiver must be full while the interval of a sender is split, in the moments of its turn",
+)
+
+rewriting(
+    "turns-taken-at-random",
+    "G8",
+    "the next turn is that of the sender that has waited longest",
+    HolderTurns._pass_on,
+    'next(iter(self._waiting), "")',
+    '""',
+    seeds=0,
+    test="tests/worker/test_turns.py::test_g8_the_sender_that_waited_longest_is_next_4_5",
+    why="no simulated sender finds late records without end",
+)
+
+rewriting(
+    "turns-over-when-taken",
+    "G13",
+    "a turn ends when the record that it was for is committed",
+    HolderTurns.entered,
+    "if receipt is None:",
+    "if True:",
+    seeds=0,
+    test="tests/worker/test_turns.py::test_g13_a_second_sender_waits_until_the_record_of_the_first_is_committed_4_5",
+    why="the simulator does not weigh what a full receiver takes in",
+)

@@ -200,3 +200,19 @@ def test_alarms_that_wait_for_something_else_do_not_ring_at_once_and_again() -> 
     solo.handle(Tick())
     alarm: Any = solo.core.next_alarm()
     assert alarm is None or alarm > solo.now
+
+
+def test_g8_many_deliveries_of_a_blocked_key_take_no_event_each_4_5() -> None:
+    """With a full outbox, each event looked at one delivery: behind those of a blocked key all stood still."""
+    solo = Solo(Log(), settings=Settings(batch_records=1, outbox_records=1), on_failure=mw.retry(initial=seconds(20)))
+    solo.watermark(100)
+    solo.deliver(("blocked", "bad", 50))
+    solo.deliver(("k0", "fills the outbox", 50))
+    solo.commit_all()
+    solo.deliver(("k1", "in flight", 60))
+    solo.deliver(("k2", "next batch", 60))
+    for number in range(9):
+        solo.deliver(("blocked", str(number), 10))
+    solo.deliver(("k3", "behind them", 60))
+    solo.commit_all()
+    assert solo.sent() == [("fills the outbox", 50), ("in flight", 60), ("next batch", 60), ("behind them", 60)]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel.core.keys import ALL_KEYS
+from millwheel.core.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import Settings
@@ -145,3 +145,76 @@ def test_g15_a_log_takes_all_of_a_delivery_or_nothing_4_3(held: bool) -> None:
     log.settle()
     answers = [(one.delivery.token, one.outcome) for one in log.answers[2:]]
     assert answers == ([(3, ACKED), (4, ACKED)] if held else [(3, FULL), (4, OUT_OF_ORDER)])
+
+
+def test_g13_what_waits_for_a_sequence_is_bounded_in_bytes_over_all_senders_6_1_1() -> None:
+    """There was a bound of deliveries for each sequence, and there are as many sequences as journals."""
+    solo = Solo(Keeps(), settings=Settings(queue_bytes=1_000))
+    for number in range(1, 6):
+        one = made(number, ("key", "x" * 400, 1), after=0, sequence=f"u.1.j{number}")
+        one.sender = replace(
+            one.sender, origin=f"u.1.j{number}", keys=KeyInterval(bytes([number]), bytes([number + 1]))
+        )
+        solo.handle(one)
+    assert outcomes(solo) == [(3, FULL), (4, FULL), (5, FULL)]
+    known(solo, "u.1.j1", "u.1.j2")
+    solo.commit_all()
+    assert outcomes(solo) == [(1, ACKED), (2, ACKED)]
+
+
+def from_sender(number: int, *records: tuple[str, str, int], origin: str, **more: Any) -> Delivery:
+    """The same as ``made``, sent by the interval with this letter."""
+    one = made(number, *records, sequence=f"u.1.{origin}", **more)
+    one.sender = replace(one.sender, origin=f"u.1.{origin}", keys=KeyInterval(origin.encode(), (origin + "z").encode()))
+    return one
+
+
+def test_g13_at_a_full_interval_senders_that_hold_the_watermark_come_one_by_one_4_5() -> None:
+    """All of them came in with all that they had, as soon as each had one old record at its end."""
+    solo = Solo(Keeps(), settings=Settings(queue_records=1))
+    for origin in "abc":
+        solo.handle(from_sender(1, (origin, "first", 500), origin=origin, pending=500))
+        known(solo, f"u.1.{origin}")
+        solo.commit_all()
+    solo.watermark(100)
+    solo.deliver(("other", "fills the queue", 500))
+    outcomes(solo)
+    for origin in "abc":
+        solo.handle(from_sender(2, (origin, "ahead", 500), origin=origin, pending=100))
+        solo.handle(from_sender(3, (origin, "holds", 100), origin=origin, pending=100))
+    assert solo.state.intake.records == 3
+    refused = [(token, outcome) for token, outcome in outcomes(solo) if outcome != ACKED]
+    assert refused == [(2, FULL), (3, OUT_OF_ORDER)] * 2
+    solo.commit_all()
+    for origin in "bc":
+        solo.handle(from_sender(4, (origin, "ahead", 500), origin=origin, after=1, pending=100))
+        solo.handle(from_sender(5, (origin, "holds", 100), origin=origin, pending=100))
+        solo.commit_all()
+    assert [kept(solo, origin) for origin in "abc"] == [["first", "ahead", "holds"]] * 3
+
+
+def test_g13_at_a_full_log_senders_that_hold_the_watermark_come_one_by_one_4_3() -> None:
+    log = LogDriver(SMALL, senders=frozenset({"u.1"}))
+    log.handle(SenderWatermarks({"u.1": 400}))
+
+    def send(origin: str, number: int, after: int, size: int = 10) -> None:
+        sender = Sender(origin, 3, KeyInterval(origin.encode(), (origin + "z").encode()), "u.1")
+        ids, order = PositionIds(origin, 0, [number]), DeliveryOrder(number, after, 400)
+        log.handle(Delivery(LOG, JOURNAL, STREAM, sender, ids, [b""], [b"x" * size], [400], number, None, order))
+
+    def answered() -> list[Any]:
+        found = [(one.delivery.sender.origin, one.delivery.token, one.outcome) for one in log.answers]
+        log.answers.clear()
+        return found
+
+    for origin in "ab":
+        send(origin, 1, 0, 850)
+        log.settle()
+    answered()
+    send("a", 2, 1)
+    send("b", 2, 1)
+    assert answered() == [("b", 2, FULL)]
+    log.settle()
+    send("b", 3, 1)
+    log.settle()
+    assert answered() == [("a", 2, ACKED), ("b", 3, ACKED)]

@@ -360,3 +360,17 @@ def test_g3_a_deposed_sender_is_refused_fig_12() -> None:
     receiver.arrive(delivery(one, DeliveryOrder(1, 0, 0), sequencer=2))
     (answer,) = receiver.arrive(delivery(one, DeliveryOrder(7, 0, 0), sequencer=1))
     assert answer.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
+
+
+def test_g13_nothing_is_kept_of_consumers_that_came_and_went_7_1() -> None:
+    """Each consumer that there ever was left a table of its flows, for as long as the interval was owned."""
+    journals: dict[str, str] = {}
+    outbox = Outbox(lambda consumer, key: journals.get(consumer, ""))
+    for number in range(1, 50):
+        consumer = f"c.{number}"
+        journals.clear()
+        journals[consumer] = f"{consumer}.j1"
+        (made,) = outbox.add([(number, b"p", "s", b"v", 0, ((consumer, b"k"),), b"")])
+        outbox.take_ready()
+        outbox.acknowledged(made.token, ())
+    assert len(outbox._flows) <= 2

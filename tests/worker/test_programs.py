@@ -137,3 +137,39 @@ async def test_what_an_interval_runs_is_made_once_for_a_package_and_goes_with_it
     assert programs.compile(spec.code, "c") is not before
     assert programs.extractor(consumer, "words")("x") == b"x"
     programs.keep([])
+
+
+_NO_EXTRACTOR = """
+class Key:
+    def __call__(self, word):
+        return word
+
+    def __repr__(self):
+        raise RuntimeError("only where it was written")
+
+class Counting(mw.Computation[str, int]):
+    def process_record(self, ctx, record):
+        pass
+
+topology.source("words", str)
+topology.add(Counting, name="c", inputs={"words": mw.key(Key())})
+"""
+
+
+async def test_g8_code_that_gives_no_extractor_keeps_no_other_topology_from_its_routes_4_2(tmp_path: Path) -> None:
+    """It raised where the routes of all topologies are made: this worker followed the catalog no more."""
+    spec, data = packaged(tmp_path / "odd", "odd", after=_NO_EXTRACTOR)
+
+    async def fetch(digest: str) -> bytes:
+        return data
+
+    programs = Programs(tmp_path, fetch)
+    function = specs.KeySpec(function="odd:Key")
+    consumer = Consumer("c.1", "odd", "c", function, spec.code, exactly_once=True, feedback=False, log=False)
+    try:
+        await programs.load(spec.code)
+        extract = programs.extractor(consumer, "words")
+        with pytest.raises(KeyExtractionError, match=r"'words' for computation 'c'.*RuntimeError: only where"):
+            extract("x")
+    finally:
+        programs.keep([])

@@ -163,6 +163,14 @@ class Intake:
         self.line.clear()
         self.line.extend([*before, chunk, *rest])
 
+    def is_done(self, receipt: Receipt) -> bool:
+        """Whether nothing is left of a delivery but what a hook blocks: it has failed, or is still running."""
+        if receipt.open != len(receipt.parked):
+            return False
+        keys = receipt.delivery.keys
+        waits = (self.parked.get(keys[index]) for index in receipt.parked)
+        return all(one is not None and (one.failing is not None or one.wait is Wait.HOOK) for one in waits)
+
     # Parked keys.
 
     def park(self, key: bytes, wait: Wait) -> ParkedKey:

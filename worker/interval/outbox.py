@@ -171,7 +171,10 @@ class Outbox:
 
     def _enter(self, shipment: Shipment) -> None:
         """Put a shipment at the end of the flow of its journal."""
-        flows = self._flows.setdefault(shipment.consumer, {})
+        flows = self._flows.get(shipment.consumer)
+        if flows is None:
+            self._forget_gone()
+            flows = self._flows[shipment.consumer] = {}
         flow = flows.get(shipment.journal)
         if flow is None:
             flow = flows[shipment.journal] = Flow(shipment.consumer, shipment.journal)
@@ -224,6 +227,17 @@ class Outbox:
             flow = flows.pop(journal)
             self._halted.pop(flow, None)
             self._eager.pop(flow, None)
+
+    def _forget_gone(self) -> None:
+        """Drop the flows of consumers that are no more, and that nothing is due to.
+
+        Consumers are dropped when a new one joins them: so there are never more than once were at a time (G13).
+        """
+        for consumer in [one for one in self._flows if not self._locate(one, b"")]:
+            flows = self._flows[consumer]
+            self._forget_empty(flows)
+            if not flows:
+                del self._flows[consumer]
 
     def _replace(self, shipment: Shipment) -> list[Shipment]:
         """Have shipments of its rows, by who owns their keys now, take the place of a shipment."""

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.arrivals import Admission
 from millwheel.worker.dedup import Verdict
+from millwheel.worker.interval.intake import Receipt
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.judging import Judging, column_problem, refusal
 from millwheel.worker.messages import Acknowledge, Delivery, Instruction, SenderWatermarks
+from millwheel.worker.turns import HolderTurns
 
 __all__ = ["Receiving"]
 
@@ -24,8 +26,9 @@ class Receiving(Judging):
     """Judges deliveries and puts what is fresh in line."""
 
     def __init__(self, state: IntervalState) -> None:
-        super().__init__(state, state.foreign)
+        super().__init__(state, state.settings.queue_bytes, state.foreign)
         self.state = state
+        self._turns: HolderTurns[Receipt] = HolderTurns(state.intake.is_done)
         self._early_deliveries: list[Delivery] = []
         self._early_bytes = 0
 
@@ -89,7 +92,7 @@ class Receiving(Judging):
         out: list[Instruction],
     ) -> Admission:
         excluded = sorted(waiting)
-        ahead = self._ahead(delivery, fresh)
+        beyond, ahead = self._ahead(delivery, fresh)
         if ahead:
             if verdict is not None:
                 self.state.dedup.abandon(verdict, ahead)
@@ -100,25 +103,40 @@ class Receiving(Judging):
             fresh = [index for index in fresh if index not in refused]
             excluded = sorted([*excluded, *ahead])
         self._answer_taken(delivery, excluded, bool(fresh), "intake is full, or a copy is being processed", out)
+        receipt: Receipt | None = None
         if fresh:
-            self.state.intake.admit(delivery, verdict, fresh).excluded = excluded
+            receipt = self.state.intake.admit(delivery, verdict, fresh)
+            receipt.excluded = excluded
+        if beyond:
+            holds = receipt is not None and receipt.held <= self.state.inputs.value
+            self._turns.entered(delivery.sender.origin, min(delivery.timestamps), receipt if holds else None)
         return Admission.TAKEN
 
-    def _ahead(self, delivery: Delivery, fresh: Sequence[int]) -> Sequence[int]:
-        """The fresh records for which there is no room.
+    def _ahead(self, delivery: Delivery, fresh: Sequence[int]) -> tuple[bool, Sequence[int]]:
+        """Whether the others are taken in beyond the bound, and the fresh records for which there is no room.
 
-        What holds the watermark back is always admitted: its sender's broadcast value waits for it. Where the sender
-        keeps an order, so is what comes before that.
+        What holds the watermark back is always admitted, one sender at a time: its sender's broadcast value waits for
+        it. Where the sender keeps an order, so is what comes before that. What comes by a feedback edge needs no turn.
         """
         state = self.state
         intake, settings, feedback = state.intake, state.settings, state.config.feedback
-        full = intake.records >= settings.queue_records or intake.bytes >= settings.queue_bytes
-        if not full or delivery.stream in feedback:
-            return ()
-        bound, order = state.inputs.value, delivery.order
+        if intake.records < settings.queue_records and intake.bytes < settings.queue_bytes:
+            self._turns.clear()
+            return False, ()
+        bound, order, origin = state.inputs.value, delivery.order, delivery.sender.origin
+        if delivery.stream in feedback or (order is not None and not feedback.isdisjoint(order.streams)):
+            return False, ()
         if order is None:
-            return [index for index in fresh if delivery.timestamps[index] > bound]
-        return () if order.pending <= bound or not feedback.isdisjoint(order.streams) else fresh
+            ahead = [index for index in fresh if delivery.timestamps[index] > bound]
+            if len(ahead) == len(fresh):
+                return False, ahead
+            pending = min(delivery.timestamps[index] for index in fresh)
+        else:
+            ahead, pending = [], order.pending
+            if pending > bound:
+                self._turns.leave(origin)
+                return False, fresh
+        return (True, ahead) if self._turns.may_enter(origin, pending) else (False, fresh)
 
     def collect(self, event: SenderWatermarks) -> None:
         """Broadcast values let ids go that nobody will send again."""

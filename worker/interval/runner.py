@@ -8,7 +8,7 @@ and all of the key's work in this batch is parked, in order, to run one hook a c
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from millwheel.sdk.context import Context
@@ -90,11 +90,17 @@ class Runner:
         self.number += 1
         return batch
 
-    def run_line(self, ahead_allowed: bool) -> None:
+    def run_line(self, ahead_allowed: bool, fire_due: Callable[[Iterable[bytes]], bool] | None = None) -> None:
         """Run chunks until the line is empty or the batch full.
 
         With ``ahead_allowed`` False (something is over its bound) only what holds the watermark back is run, and what
-        the same senders' keys have produced before it for the same keys (G15).
+        the same senders' keys have produced before it for the same keys (G15). A chunk of which every record is set
+        aside leads to no commit and no other event, so the next chunk follows at once (G8).
+
+        Args:
+            ahead_allowed: Whether any record may be run.
+            fire_due: Fires what is due of some keys before records of theirs are run (G5); returns False if the batch
+                is full before. None: nothing is due.
         """
         intake = self.state.intake
         line = intake.line
@@ -102,13 +108,15 @@ class Runner:
             chunk = line[0] if ahead_allowed else self._holding()
             if chunk is None:
                 return
-            self._run_chunk(chunk)
+            if fire_due is not None and (not fire_due(_keys_left(chunk)) or self.full()):
+                return
+            led_on = self._run_chunk(chunk)
             if chunk.cursor >= len(chunk.indexes):
                 if chunk is line[0]:
                     line.popleft()
                 else:
                     line.remove(chunk)
-            if not ahead_allowed:
+            if led_on and not ahead_allowed:
                 return
 
     def _holding(self) -> Chunk | None:
@@ -135,7 +143,13 @@ class Runner:
             room = min(room, settings.async_hooks - self.hooks)
         return max(1, room)
 
-    def _run_chunk(self, chunk: Chunk) -> None:
+    def _run_chunk(self, chunk: Chunk) -> bool:
+        """Run records of a chunk, up to the batch's bounds.
+
+        Returns:
+            Whether another event follows: a hook was called, a record consumed, or a row is to be read. False: each
+            record was set aside behind its blocked key.
+        """
         state, batch, receipt = self.state, self.batch, chunk.receipt
         delivery = receipt.delivery
         keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
@@ -147,7 +161,7 @@ class Runner:
         watermark, budget = state.watermark, state.settings.batch_bytes - batch.size
         shown = state.watermark_of if state.floors else None
         consume = batch.consumed_of(receipt).append
-        meter, aside = state.meter, 0
+        meter, aside, waits = state.meter, 0, 0
         began = meter.clock()
         taken = chunk.indexes[chunk.cursor : chunk.cursor + self._room(receipt)]
         running = iter(taken)
@@ -156,7 +170,7 @@ class Runner:
             context = contexts.get(key)
             if parked and key in parked:
                 state.intake.set_aside(key, receipt, index)
-                aside += 1
+                waits += 1
                 continue
             if context is None:
                 cell = cached.get(key)
@@ -197,10 +211,11 @@ class Runner:
                 if scope.produced_bytes > budget:
                     break
         ran = len(taken) - operator.length_hint(running)
-        meter.ran_records(ran - aside, began, key if ran == 1 else None)
+        meter.ran_records(ran - aside - waits, began, key if ran == 1 else None)
         chunk.cursor += ran
         batch.records += ran
         batch.size += size + ran * receipt.average
+        return ran > waits
 
     def _load(self, key: bytes) -> KeyCell | None:
         """A cell for a key that has none; None: the key is parked until its row has been read."""
@@ -233,3 +248,9 @@ class Runner:
         late = self.state.program.options.late
         if late.action is LateAction.DIVERT and late.stream is not None:
             context.produce(late.stream, self.state.program.inputs[stream](encoded))
+
+
+def _keys_left(chunk: Chunk) -> list[bytes]:
+    """The keys of the chunk's records that have not run."""
+    keys = chunk.receipt.delivery.keys
+    return [keys[index] for index in chunk.indexes[chunk.cursor :]]

@@ -13,6 +13,7 @@ from millwheel.worker.judging import Judging, column_problem, refusal
 from millwheel.worker.log.segments import RECORD_OVERHEAD, records_size
 from millwheel.worker.log.state import LogState, Piece, Receipt
 from millwheel.worker.messages import Acknowledge, Delivery, Instruction
+from millwheel.worker.turns import HolderTurns
 
 __all__ = ["LogReceiving"]
 
@@ -24,8 +25,9 @@ class LogReceiving(Judging):
     """Judges deliveries and puts what is fresh in line."""
 
     def __init__(self, state: LogState) -> None:
-        super().__init__(state)
+        super().__init__(state, state.settings.queue_bytes)
         self.state = state
+        self._turns: HolderTurns[Receipt] = HolderTurns(lambda receipt: receipt.open == 0)
 
     def deliver(self, delivery: Delivery, serving: bool) -> list[Instruction]:
         """Judge a delivery. Every record of it is ACKed in the end, or answered for by another outcome."""
@@ -53,9 +55,12 @@ class LogReceiving(Judging):
         assert verdict is not None, "a log always checks for duplicates"
         excluded = sorted(waiting)
         why = "a copy is being committed"
-        if (limit := self._limit(delivery)) is not None:
+        beyond = False
+        if (limit := self._limit(delivery)) is None:
+            self._turns.clear()
+        else:
             bound, reason = limit
-            ahead = self._ahead(delivery, fresh, bound)
+            beyond, ahead = self._ahead(delivery, fresh, bound)
             if ahead:
                 self.state.dedup.abandon(verdict, ahead)
                 if delivery.order is not None:
@@ -66,16 +71,31 @@ class LogReceiving(Judging):
                 excluded = sorted([*excluded, *ahead])
                 why = reason
         self._answer_taken(delivery, excluded, bool(fresh), why, out)
+        receipt: Receipt | None = None
         if fresh:
-            self._put(Receipt(delivery, excluded), verdict, fresh)
+            receipt = Receipt(delivery, excluded)
+            self._put(receipt, verdict, fresh)
+        if beyond:
+            self._turns.entered(delivery.sender.origin, min(delivery.timestamps), receipt)
         return Admission.TAKEN
 
-    @staticmethod
-    def _ahead(delivery: Delivery, fresh: Sequence[int], bound: int) -> Sequence[int]:
-        """The fresh records that are above the bound. Where the sender keeps an order it is all of them, or none."""
-        if delivery.order is not None:
-            return fresh if delivery.order.pending > bound else ()
-        return [index for index in fresh if delivery.timestamps[index] > bound]
+    def _ahead(self, delivery: Delivery, fresh: Sequence[int], bound: int) -> tuple[bool, Sequence[int]]:
+        """Whether the others are taken in beyond the bound, and the fresh records for which there is no room.
+
+        Where the sender keeps an order these are all of the delivery, or none. Senders come in one at a time.
+        """
+        order, origin = delivery.order, delivery.sender.origin
+        if order is None:
+            ahead = [index for index in fresh if delivery.timestamps[index] > bound]
+            if len(ahead) == len(fresh):
+                return False, ahead
+            pending = min(delivery.timestamps[index] for index in fresh)
+        else:
+            ahead, pending = [], order.pending
+            if pending > bound:
+                self._turns.leave(origin)
+                return False, fresh
+        return (True, ahead) if self._turns.may_enter(origin, pending) else (False, fresh)
 
     def _limit(self, delivery: Delivery) -> tuple[int, str] | None:
         """A bound above which timestamps are refused, and why; None while there is room.

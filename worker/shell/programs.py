@@ -19,6 +19,7 @@ from millwheel.sdk.errors import KeyExtractionError, MillwheelError
 from millwheel.sdk.keys import mapping_extractor
 from millwheel.sdk.loading import load_topology, unload_package
 from millwheel.sdk.topology import Topology
+from millwheel.worker.interval.failures import HOOK_ERRORS
 
 __all__ = ["Programs", "beside"]
 
@@ -190,16 +191,27 @@ class Programs:
     def extractor(self, consumer: Consumer, stream: str) -> Callable[[object], bytes]:
         """The key extractor of a consumer: its own code's where that is loaded, else by the fields of its spec.
 
-        Where only its code could tell the key, and that is not to be had, each call raises KeyExtractionError.
+        It never raises, as it is called for the consumers of all topologies, whenever the catalog changes. Where the
+        consumer's code is not to be had, or gives no extractor, what it returns raises KeyExtractionError when called.
         """
+        try:
+            return self._extractor(consumer, stream)
+        except HOOK_ERRORS as error:
+            return _unknown(f"{_unknown_key(consumer, stream)}: its code raised {type(error).__name__}: {error}")
+
+    def _extractor(self, consumer: Consumer, stream: str) -> Callable[[object], bytes]:
         loaded = self._loaded.get((consumer.code.digest, consumer.code.entry_point))
         known = None if loaded is None else loaded.extractors(stream).get(consumer.computation)
         if known is not None:
             return known
         if not consumer.key.fields:
             why = self.failure(consumer.code) or "its code is not loaded here"
-            return _unknown(f"the key of stream {stream!r} for computation {consumer.computation!r} is unknown: {why}")
+            return _unknown(f"{_unknown_key(consumer, stream)}: {why}")
         return mapping_extractor(tuple(consumer.key.fields), stream, consumer.computation)
+
+
+def _unknown_key(consumer: Consumer, stream: str) -> str:
+    return f"the key of stream {stream!r} for computation {consumer.computation!r} is unknown"
 
 
 def _unknown(why: str) -> Callable[[object], bytes]:

@@ -1,0 +1,187 @@
+"""What a receiver remembers of senders, and what of their deliveries waits for look-ups (G13, G15)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from millwheel.core.keys import ALL_KEYS
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.arrivals import Admission, ArrivalOrder, WaitingBytes
+from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.messages import Delivery, DeliveryOrder
+
+FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+OUT_OF_ORDER = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
+SIZE = 64 + 1 + 10
+"""Bytes that one delivery of these tests is counted with."""
+
+
+def made(origin: str, number: int, after: int, sequencer: int = 1) -> Delivery:
+    sender = Sender(origin, sequencer, ALL_KEYS, "u.1")
+    ids, order = PositionIds(origin, 0, [number]), DeliveryOrder(number, after, 0)
+    return Delivery("c.1", "c.1.j1", "in", sender, ids, [b"k"], [b"0123456789"], [1], number, None, order)
+
+
+class Receiver:
+    """An arrival order whose look-ups the test answers. Each ``plan`` says what becomes of the next deliveries."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.plan: deque[Admission] = deque()
+        self.looked_up: list[Delivery] = []
+        self.taken: list[tuple[str, int]] = []
+        self.room = WaitingBytes(limit)
+        self.order = ArrivalOrder(self._admit, self.room)
+
+    def _admit(self, delivery: Delivery, out: list[Any]) -> Admission:
+        admission = self.plan.popleft() if self.plan else Admission.TAKEN
+        if admission is Admission.WAITS and self.room.enter(delivery):
+            self.looked_up.append(delivery)
+            return admission
+        if admission is Admission.TAKEN:
+            self.taken.append((delivery.sender.origin, delivery.token))
+            return admission
+        return Admission.REFUSED
+
+    def arrives(self, delivery: Delivery, *plan: Admission) -> list[Any]:
+        self.plan = deque(plan)
+        out: list[Any] = []
+        self.order.arrived(delivery, out)
+        return [one.outcome for one in out]
+
+    def answers(self, admission: Admission, *plan: Admission, index: int = 0) -> list[Any]:
+        """A look-up is answered."""
+        self.plan = deque(plan)
+        delivery = self.looked_up.pop(index)
+        self.room.leave(delivery)
+        if admission is Admission.TAKEN:
+            self.taken.append((delivery.sender.origin, delivery.token))
+        out: list[Any] = []
+        self.order.settled(delivery, admission, out)
+        return [one.outcome for one in out]
+
+
+def test_g15_what_follows_the_last_that_waits_is_taken_after_a_second_look_up_6_1_1() -> None:
+    """One of those that waited was taken, the next looked up: what came after the last of them was refused."""
+    receiver = Receiver()
+    receiver.arrives(made("a", 1, 0), Admission.WAITS)
+    for number in (2, 3, 4):
+        assert receiver.arrives(made("a", number, number - 1)) == []
+    receiver.answers(Admission.TAKEN, Admission.TAKEN, Admission.WAITS)
+    assert receiver.arrives(made("a", 5, 4)) == []
+    receiver.answers(Admission.TAKEN)
+    assert receiver.taken == [("a", number) for number in range(1, 6)]
+
+
+def test_g13_the_sender_that_was_silent_longest_is_forgotten_4_1() -> None:
+    receiver = Receiver()
+    with patch("millwheel.worker.arrivals._SENDERS", 2):
+        receiver.arrives(made("busy", 1, 0))
+        receiver.arrives(made("silent", 1, 0))
+        receiver.arrives(made("busy", 2, 1))
+        receiver.arrives(made("new", 1, 0))
+        assert receiver.arrives(made("busy", 3, 2)) == []
+        assert receiver.arrives(made("silent", 2, 1)) == [OUT_OF_ORDER]
+
+
+def test_g13_nothing_is_kept_of_a_sender_that_was_retired_while_it_waited_6_1_1() -> None:
+    receiver = Receiver()
+    receiver.arrives(made("gone", 1, 0), Admission.WAITS)
+    receiver.arrives(made("gone", 2, 1))
+    receiver.order.forget(["gone"])
+    receiver.answers(Admission.TAKEN)
+    assert len(receiver.order) == 0
+    receiver.arrives(made("gone", 3, 0), Admission.REFUSED)
+    assert len(receiver.order) == 0, "what arrives late of it leaves nothing behind"
+
+
+def test_g13_bytes_that_wait_behind_look_ups_are_bounded_for_all_senders_4_1() -> None:
+    """Each sender might have 64 deliveries of a megabyte wait, and there are thousands of senders."""
+    receiver = Receiver(3 * SIZE)
+    assert receiver.arrives(made("a", 1, 0), Admission.WAITS) == []
+    assert receiver.arrives(made("a", 2, 1)) == []
+    assert receiver.arrives(made("b", 1, 0), Admission.WAITS) == []
+    assert receiver.arrives(made("a", 3, 2)) == [FULL]
+    assert receiver.arrives(made("b", 2, 1)) == [FULL]
+    receiver.answers(Admission.TAKEN)
+    assert receiver.room.used == SIZE
+    assert receiver.arrives(made("a", 4, 2)) == []
+    assert receiver.taken == [("a", 1), ("a", 2), ("a", 4)]
+
+
+def test_g8_a_delivery_larger_than_the_bound_waits_for_its_look_up_alone_6_1_1() -> None:
+    """Any look-up ends. To refuse it each time would be to refuse it for ever."""
+    receiver = Receiver(1)
+    assert receiver.arrives(made("a", 1, 0), Admission.WAITS) == []
+    assert receiver.arrives(made("a", 2, 1)) == [FULL]
+    receiver.answers(Admission.TAKEN)
+    assert receiver.arrives(made("a", 3, 1)) == []
+    assert receiver.taken == [("a", 1), ("a", 3)]
+
+
+class ArrivalModel(RuleBasedStateMachine):
+    """Senders that send, begin again, get successors and are retired, at a receiver that looks things up at random.
+
+    G13, G15: no history leaves a sender or a byte behind, or loses a sender's place.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.receiver = Receiver(5 * SIZE)
+        self.sent = {"a": (1, 0, 0), "b": (1, 0, 0)}
+        """By origin: sequencer, the number sent last, and what the next one is to name."""
+
+    plans = st.lists(st.sampled_from([*Admission, Admission.WAITS]), max_size=6)
+
+    @rule(origin=st.sampled_from("ab"), plan=plans, again=st.integers(0, 4).map(lambda n: n == 0))
+    def send(self, origin: str, plan: list[Admission], again: bool) -> None:
+        sequencer, number, last = self.sent[origin]
+        delivery = made(origin, number + 1, 0 if again else last, sequencer)
+        before = self.receiver.order._senders.get(origin)
+        follows = before is not None and before.last == delivery.order.after and before.sequencer == sequencer  # type: ignore[union-attr]
+        outcomes = self.receiver.arrives(delivery, *plan)
+        assert not follows or again or OUT_OF_ORDER not in outcomes
+        after = self.receiver.order._senders.get(origin)
+        self.sent[origin] = sequencer, number + 1, 0 if after is None else after.last
+
+    @rule(origin=st.sampled_from("ab"))
+    def succeed(self, origin: str) -> None:
+        self.sent[origin] = self.sent[origin][0] + 1, 0, 0
+
+    @rule(origin=st.sampled_from("ab"))
+    def retire(self, origin: str) -> None:
+        self.receiver.order.forget([origin])
+
+    @precondition(lambda self: self.receiver.looked_up)
+    @rule(plan=plans, admission=st.sampled_from([Admission.TAKEN, Admission.REFUSED]), index=st.integers(0, 9))
+    def answer(self, plan: list[Admission], admission: Admission, index: int) -> None:
+        looked_up = self.receiver.looked_up
+        delivery = looked_up[index % len(looked_up)]
+        self.receiver.answers(admission, *plan, index=index % len(looked_up))
+        sender = self.receiver.order._senders.get(delivery.sender.origin)
+        if sender is not None:
+            expected = sender.waiting[-1].token if sender.waiting else sender.taken
+            assert sender.last == expected
+
+    @invariant()
+    def what_waits_is_counted(self) -> None:
+        order, room = self.receiver.order, self.receiver.room
+        waiting = [one for sender in order._senders.values() for one in sender.waiting]
+        assert len(room) == len(waiting)
+        assert room.used == SIZE * len(waiting) <= 5 * SIZE
+        heads = [sender.waiting[0] for sender in order._senders.values() if sender.waiting]
+        assert sorted(map(id, heads)) == sorted(map(id, self.receiver.looked_up))
+
+    @invariant()
+    def nothing_is_kept_without_need(self) -> None:
+        for sender in self.receiver.order._senders.values():
+            assert sender.waiting or (sender.taken and not sender.retired)
+
+
+TestArrivalModel = ArrivalModel.TestCase
+TestArrivalModel.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)

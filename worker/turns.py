@@ -1,0 +1,117 @@
+"""Turns of senders whose records hold the low watermark, at a receiver that is full (G8, G13).
+
+A full receiver takes in what holds the low watermark, and nothing else. Many senders may have such a record at once:
+when a window ends, all of them do. A sender that keeps an order sends all that comes before its record first, which
+may be its whole outbox. So they come in one after the other.
+
+Invariant: what is taken in beyond the bound is of the sender whose turn it is. The turn ends when the record that holds
+the watermark is committed, or its key is blocked by a hook. While there is room nobody has a turn.
+
+Why every such record gets in (G8):
+
+- A turn whose record is here ends by the receiver's own work. That work never waits for a sender.
+- A turn whose record is still to come is lost to the first sender that comes twice before anything is taken in. So a
+  sender that died, moved or is cut off holds nobody up, and no two receivers wait for one another.
+- A turn covers the least record that its sender has stated. That record stands at a finite place of the sender's flow.
+- The next turn is that of the sender that has waited longest. A sender that misses its turn waits again.
+
+The order is not that of the records' timestamps. All these records hold the watermark at one and the same value, the
+receiver's bound. Those with smaller timestamps are late, and a stream of late records would keep the others out.
+
+Who may break it: a receiver that calls ``clear`` while it is full, or that waits for a sender before it works on what
+it has taken in. What is known here is soft: senders come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from millwheel.core.time import MIN_TIMESTAMP
+
+__all__ = ["HolderTurns"]
+
+MAX_WAITING: Final = 1_000
+"""Senders whose place in the queue is remembered, at most (G13). Others are noted when they come again."""
+
+ReceiptT = TypeVar("ReceiptT")
+
+
+class HolderTurns(Generic[ReceiptT]):
+    """Says which sender may be taken in beyond the bound."""
+
+    def __init__(self, is_done: Callable[[ReceiptT], bool]) -> None:
+        """
+        Args:
+            is_done: Whether all of a delivery is committed, or left to keys that a hook blocks.
+        """
+        self._is_done = is_done
+        self._origin = ""
+        """Whose turn it is; empty: nobody's."""
+        self._until: int = MIN_TIMESTAMP
+        """The turn is for a record with this timestamp, or a smaller one."""
+        self._holding: ReceiptT | None = None
+        """The delivery that brought the record."""
+        self._events = 0
+        """How often a turn has begun, or a delivery was taken in beyond the bound."""
+        self._waiting: dict[str, int] = {}
+        """Senders that were refused, in the order in which they first came, with ``_events`` when they last came."""
+
+    def may_enter(self, origin: str, pending: int) -> bool:
+        """Whether a delivery may be taken in although there is no room.
+
+        Args:
+            origin: Its sender.
+            pending: The least timestamp of it and of all that waits behind it at its sender. It holds the watermark.
+        """
+        if self._holding is not None and self._is_done(self._holding):
+            self._pass_on()
+        if self._origin != origin:
+            stands_still = self._holding is None and self._waiting.get(origin) == self._events
+            if self._origin and not stands_still:
+                self._note(origin)
+                return False
+            self._begin(origin)
+        if self._holding is None:
+            self._until = max(self._until, pending)
+        return True
+
+    def entered(self, origin: str, least: int, receipt: ReceiptT | None) -> None:
+        """A delivery was taken in by ``may_enter``.
+
+        Args:
+            origin: Its sender.
+            least: The least timestamp of its records.
+            receipt: What stands for its records that hold the watermark, until they are done; None: it brought copies
+                of them alone.
+        """
+        self._events += 1
+        if self._origin != origin or self._holding is not None or least > self._until:
+            return
+        self._holding = receipt
+        if receipt is None:
+            self._pass_on()
+
+    def leave(self, origin: str) -> None:
+        """The sender has nothing that holds the watermark, or sends nothing any more."""
+        self._waiting.pop(origin, None)
+        if self._origin == origin and self._holding is None:
+            self._pass_on()
+
+    def clear(self) -> None:
+        """There is room: nobody needs a turn."""
+        if self._origin:
+            self._origin, self._holding = "", None
+            self._waiting.clear()
+
+    def _note(self, origin: str) -> None:
+        if origin in self._waiting or len(self._waiting) < MAX_WAITING:
+            self._waiting[origin] = self._events
+
+    def _pass_on(self) -> None:
+        self._begin(next(iter(self._waiting), ""))
+
+    def _begin(self, origin: str) -> None:
+        self._waiting.pop(origin, None)
+        self._events += 1
+        self._origin, self._until, self._holding = origin, MIN_TIMESTAMP, None
