@@ -45,24 +45,35 @@ class Ledger:
         consumer that came later has not had it."""
         self.committed: dict[str, IdFacts] = {}
         """By consumer."""
+        self._is_log: dict[str, bool] = {}
+        """By consumer that the catalog has had. Its owner may write entries until it learns that it is removed."""
 
     def read(self, journal: str, append: Append) -> Entry | LogEntry | None:
         """Take an entry in, and return it; None if it is neither an interval's nor a log's."""
         consumer = journal.rpartition(".j")[0]
         entry: Entry | LogEntry
-        if self._catalog.computation(consumer) is not None or self._catalog.leaving(consumer) is not None:
+        if (is_log := self._kind(consumer)) is None:
+            return None
+        if is_log:
+            entry = msgspec.msgpack.decode(append.entry, type=LogEntry)
+        else:
             parts = self._store._journals[journal].parts
             entry = plain_entry(append.entry, append.commit, parts.__getitem__)
             self._produced(journal, entry.productions)
-        elif self._catalog.log_of(consumer) is not None:
-            entry = msgspec.msgpack.decode(append.entry, type=LogEntry)
-        else:
-            return None
         if consumer not in self.committed:
             self.committed[consumer] = IdFacts(ALL_KEYS)
         if entry.ids:
             self._consumed(consumer, entry.ids)
         return entry
+
+    def _kind(self, consumer: str) -> bool | None:
+        """Whether it is a log; None for what is neither a log nor a computation."""
+        if consumer not in self._is_log:
+            if self._catalog.computation(consumer) is not None or self._catalog.leaving(consumer) is not None:
+                self._is_log[consumer] = False
+            elif self._catalog.log_of(consumer) is not None:
+                self._is_log[consumer] = True
+        return self._is_log.get(consumer)
 
     def _produced(self, journal: str, rows: Iterable[ProductionRow]) -> None:
         for position, _, stream, value, timestamp, targets, opaque in rows:

@@ -84,7 +84,7 @@ def tight_bounds(plan: Plan, chance: Random) -> None:
             back = f"{node['name']}-again"
             node.update(kind="loop", strong=True, arguments=[], back=[back], feedback={back: chance.choice("ab")})
     if nodes:
-        nodes.pop().update(kind="slow", strong=True, arguments=[chance.choice((300, 1_000))])
+        nodes.pop().update(kind="slow", strong=True, arguments=[chance.choice((100, 300))])
 
 
 def spilled_and_divided(plan: Plan, chance: Random) -> None:

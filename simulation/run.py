@@ -42,6 +42,8 @@ _AFTER: Final = 20.0
 _GRACE: Final = 45.0
 """Virtual seconds after the end of all faults by which everything has come out. The longest that is explained: a
 connection that answers no more is given up after 30."""
+_COPIES: Final = 8
+"""The most records that one injected record is likely to become at one computation."""
 _CALM: Final = 15.0
 """Virtual seconds that the last fault may be behind the input."""
 
@@ -164,6 +166,11 @@ def _limit(world: World, faults: Faults) -> float:
     if any(node["feedback"] for node in plan.nodes):
         # Where all queues of a cycle are full, one record goes on with each production that is stored as a straggler.
         limit += plan.straggling * sum(len(reader.inputs) for reader in plan.readers)
+    if plan.tuning["bounds"]:
+        # A full queue lets its senders in one by one, and a slow hook takes record by record. Each of those injected may
+        # have become several, by chaff and by two ways.
+        slow = [node["arguments"][0] / 1000 for node in plan.nodes if node["kind"] == "slow" and node["arguments"]]
+        limit += _COPIES * max(slow, default=0.0) * sum(len(reader.inputs) for reader in plan.readers)
     return limit + _late_timers(world, faults)
 
 

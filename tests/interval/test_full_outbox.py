@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 import millwheel as mw
@@ -36,7 +38,7 @@ def acked(solo: Solo) -> list[str]:
     return [msgspec.msgpack.decode(value) for send in sends for value in send.delivery.values]
 
 
-def windows(count: int, **settings: int) -> Solo:
+def windows(count: int, **settings: Any) -> Solo:
     """Windows of ``count`` keys, which end at 100, 101 and so on."""
     solo = Solo(Windows(), settings=Settings(outbox_records=3, batch_records=2, **settings))
     solo.deliver(*((f"k{number:02}", f"at {100 + number}", 50) for number in range(count)))
