@@ -167,7 +167,7 @@ def _limit(world: World, faults: Faults) -> float:
         # Where all queues of a cycle are full, one record goes on with each production that is stored as a straggler.
         limit += plan.straggling * sum(len(reader.inputs) for reader in plan.readers)
     if plan.tuning["bounds"]:
-        # A full queue lets its senders in one by one, and a slow hook takes record by record. Each of those injected may
+        # A full queue lets its senders in one by one, and a slow hook takes record by record. Each injected one may
         # have become several, by chaff and by two ways.
         slow = [node["arguments"][0] / 1000 for node in plan.nodes if node["kind"] == "slow" and node["arguments"]]
         limit += _COPIES * max(slow, default=0.0) * sum(len(reader.inputs) for reader in plan.readers)
