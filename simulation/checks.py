@@ -22,8 +22,10 @@ from millwheel.worker.interval.entry import decode_entry as decode_interval
 from simulation.blocks import DIVIDED, SEEN, STATELESS, Item
 from simulation.clients import Progress
 from simulation.expected import differences, missed_by_added, neighbour_differences
+from simulation.forms import MIDDLE, SINK, life_of
 from simulation.order import JournalOrder, steps_out_of_order
 from simulation.store import StoreWatch, finished, whole_entry
+from simulation.updates import update_differences
 from simulation.windowed import window_differences
 from simulation.world import World
 
@@ -167,7 +169,8 @@ class Checks(StoreWatch):
     def conclude(self) -> None:
         """Judge what came out."""
         for complaint in SEEN:
-            if self._world.plan.ending != "cancel" or not complaint.endswith(STATELESS):
+            given_up = self._world.plan.ending == "cancel" or complaint.startswith(f"{MIDDLE}#")
+            if not given_up or not complaint.endswith(STATELESS):
                 self._world.violated(complaint)
         for fault in self._world.history.faults:
             self._world.violated(f"logged: {fault}")
@@ -181,6 +184,9 @@ class Checks(StoreWatch):
         for difference in differences(self._world.plan, found, self._late, self._acked()):
             self._world.violated(difference)
         for difference in window_differences(self._world.plan, self._progress.sunk):
+            self._world.violated(difference)
+        changing = self._progress.sunk.get(SINK, {})
+        for difference in update_differences(self._world.plan, [item for _, (_, item) in sorted(changing.items())]):
             self._world.violated(difference)
         self._check_added(found)
         self._check_neighbour()
@@ -230,13 +236,22 @@ class Checks(StoreWatch):
                 if step.late:
                     told = f"{step.computation}, key {step.key}: step {step.number} at {step.watermark}"
                     self._world.violated(f"{told}: one of {item.ids} is late, and was not injected late (G7)")
-                seen = keys.setdefault((step.computation, step.key), {})
+                seen = keys.setdefault((life_of(step.computation), step.key), {})
                 if seen.setdefault(step.number, step.watermark) != step.watermark:
                     self._world.violated(f"{step.computation}, key {step.key}: step {step.number} was made twice (G1)")
         for (computation, key), steps in keys.items():
             whole = not self._world.plan.ending and (computation != "extra" or "y0" in self._progress.ended)
+            whole &= not self._given_up(computation)
             if whole and sorted(steps) != list(range(1, len(steps) + 1)):
                 self._world.violated(f"{computation}, key {key}: steps {sorted(steps)} have gaps (G1)")
             watermarks = [steps[number] for number in sorted(steps)]
             if watermarks != sorted(watermarks):
                 self._world.violated(f"{computation}, key {key}: the watermark goes back: {watermarks} (G7)")
+
+    def _given_up(self, computation: str) -> bool:
+        """Whether it was a life of a computation that gathered windows when it was removed: what waited is given up."""
+        record = self._catalog.topologies.get("simulated")
+        form = None if record is None else self._world.forms.get(record.spec.code.digest)
+        if form is None or not form.windows or not computation.startswith(f"{MIDDLE}#"):
+            return False
+        return not form.present or computation != f"{MIDDLE}#{form.lives}"

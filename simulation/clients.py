@@ -83,6 +83,8 @@ def operator(progress: Progress) -> Main:
     async def main(world: World, process: Process) -> None:
         package = package_of(world.plan)
         spec = assemble(world.plan.text()).to_spec(package.reference())
+        if world.plan.form is not None:
+            world.forms[package.digest] = world.plan.form
         async with ControlClient(ADDRESS, patience=20.0) as client:
             while not progress.submitted.is_set():
                 try:

@@ -28,7 +28,7 @@ from simulation.loop import SimulatedLoop, StuckError
 from simulation.neighbour import NEIGHBOUR, neighbour
 from simulation.owners import OwnerChecks
 from simulation.plan import LETTERS, plan_for
-from simulation.reshaping import merger, reshaper, splitter, tender, updater
+from simulation.reshaping import former, merger, reshaper, splitter, tender, updater
 from simulation.soft import check_soft_state
 from simulation.visitors import guest, prober, retirer
 from simulation.world import World
@@ -177,6 +177,8 @@ def _visit(world: World, progress: Progress) -> None:
     plan = world.plan
     if plan.versions:
         world.start("updater", updater(progress))
+    if plan.forms:
+        world.start("former", former(progress))
     if plan.merges:
         world.start("merger", merger(progress))
     if plan.splits:

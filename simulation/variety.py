@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from millwheel.core.time import seconds
-from simulation.options import library_windows, spilled_and_divided, tight_bounds, weak_timers
+from simulation.options import changing_forms, library_windows, spilled_and_divided, tight_bounds, weak_timers
 
 if TYPE_CHECKING:
     from simulation.plan import Plan
@@ -313,5 +313,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("spilled and divided", spilled_and_divided, 0.15),
     ("weak timers", weak_timers, 0.15),
     ("library windows", library_windows, 0.2),
+    ("changing forms", changing_forms, 0.2),
 )
 """Name, change, and in what share of all seeds."""
