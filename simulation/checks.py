@@ -58,6 +58,8 @@ class Checks(StoreWatch):
         self._order = JournalOrder()
         world.changes.append(self._changed)
         world.broadcasts.append(self._heard)
+        world.deliveries.append(self._order.sent)
+        world.taps.productions.append(self._order.produced)
 
     # While it goes on.
 
