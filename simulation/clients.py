@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -41,6 +42,10 @@ class Progress:
         self.idled: set[tuple[str, str]] = set()
         """The injector processes that have been idle."""
         self.finished: set[tuple[str, str]] = set()
+        self.written: set[tuple[str, str]] = set()
+        """The injector processes whose files are whole."""
+        self.runs: Counter[tuple[str, str]] = Counter()
+        """How often each file injector has come to the end of a run."""
         self.sunk: dict[str, dict[int, tuple[int, Item]]] = {}
         """By sink: what came at which offset, with its timestamp."""
         self.promised: dict[str, list[tuple[int, int]]] = {}

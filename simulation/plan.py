@@ -51,6 +51,16 @@ class Reader:
     by_position: bool
     batched: bool = False
     """Whether it sends batches of a query, under the records' numbers (and not by position)."""
+    files: int = 0
+    """Of how many files it is the injector; 0: of none."""
+    runs: int = 0
+    """How often they are read before the run that finishes the process."""
+    grows: bool = False
+    """Whether they grow meanwhile; earlier runs are tails then."""
+    checkpoint: bool = False
+    """Whether it remembers how far all is ACKed."""
+    kills: int = 0
+    """How often it is killed at a step of its own."""
     idle_at: int = -1
     """Before which record it says that it has nothing to send, if it does: from there on they may be late."""
 

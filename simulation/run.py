@@ -22,6 +22,7 @@ from simulation.cluster import Routed, start_cluster, tuned
 from simulation.ending import ender
 from simulation.evidence import Evidence
 from simulation.faults import Faults
+from simulation.files import file_reader, file_writer, files_within
 from simulation.history import EXPECTED
 from simulation.leftovers import check_leftovers
 from simulation.loop import SimulatedLoop, StuckError
@@ -81,6 +82,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
         world.history.listening(),
         patch("grpc.aio.insecure_channel", lambda address, options=None: channel_of(world.network, address)),
         tuned(world),
+        files_within(world),
         world.taps.listening(),
     ):
         yield
@@ -114,7 +116,10 @@ async def _life(world: World, progress: Progress, faults: Faults, arrange: Calla
         arrange(world)
     world.start("operator", operator(progress))
     for one in world.plan.readers:
-        world.start(f"{one.stream}-{one.process}", reader(progress, one))
+        if one.files:
+            world.start(f"writer-{one.stream}-{one.process}", file_writer(progress, one))
+        inject = file_reader if one.files else reader
+        world.start(f"{one.stream}-{one.process}", inject(progress, one))
     for sink in world.plan.sinks:
         world.start(f"sub-{sink}", subscriber(progress, sink))
     world.start("shaper", reshaper(progress))

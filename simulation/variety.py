@@ -194,6 +194,19 @@ def _idle(plan: Plan, chance: Random) -> None:
         reader.inputs[at:] = [replace(one, late=True) for one in reader.inputs[at:]]
 
 
+def _files(plan: Plan, chance: Random) -> None:
+    """An injector reads files, is killed while it does, and reads them again. It is idle in between: what it sends may
+    be late."""
+    skewed = {source["name"] for source in plan.sources if "skew" in source}
+    readers = [one for one in plan.readers if not one.batched and one.idle_at < 0 and one.stream not in skewed]
+    if readers:
+        reader = chance.choice(readers)
+        reader.files, reader.runs = chance.choice((1, 2)), chance.choice((0, 0, 1, 2))
+        reader.grows, reader.checkpoint = chance.random() < 0.4, chance.random() < 0.5
+        reader.kills = chance.randint(0, 3)
+        reader.inputs = [replace(one, late=True) for one in reader.inputs]
+
+
 def _late(plan: Plan, chance: Random) -> None:
     """A computation that takes injected records, and those alone, drops late ones, or diverts them."""
     sources = {source["name"] for source in plan.sources}
@@ -313,6 +326,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("spilled and divided", spilled_and_divided, 0.15),
     ("weak timers", weak_timers, 0.15),
     ("library windows", library_windows, 0.2),
+    ("files", _files, 0.2),
     ("changing forms", changing_forms, 0.2),
 )
 """Name, change, and in what share of all seeds."""

@@ -35,6 +35,7 @@ class World:
         self.loop = loop
         self.directory = directory
         self.chance = Random(f"world {plan.seed}")
+        self.file_chance = Random(f"files {plan.seed}")
         self.history = History(loop)
         self.network = Network(loop, Random(f"network {plan.seed}"))
         self.violations: list[str] = []

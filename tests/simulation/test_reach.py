@@ -39,7 +39,7 @@ def test_a_seed_reaches(seed: int, told: list[str]) -> None:
     assert [one for one in told if one not in done.stdout] == []
 
 
-OFTEN = {"forms"}
+OFTEN = {"forms", "files"}
 """What one seed of ten has."""
 
 
@@ -51,6 +51,8 @@ def _reached(seed: int) -> set[str]:
     found |= {node["kind"] for node in plan.nodes if node["kind"] == "poison"}
     found |= {"poison on a cycle"} if "poison" in found and any(node["feedback"] for node in plan.nodes) else set()
     found |= {"bounds"} if plan.tuning["bounds"] else set()
+    found |= {"files"} if any(reader.files for reader in plan.readers) else set()
+    found |= {"files that grow"} if any(reader.grows for reader in plan.readers) else set()
     if plan.form is not None:
         found |= {"forms", "forms with keys that change"} if plan.form.rekeyed else {"forms"}
     return found | ({"spilled and divided"} if plan.splits and plan.merges and plan.tuning["ids"] else set())
@@ -60,7 +62,14 @@ def test_300_seeds_reach_what_is_there_for_them() -> None:
     """Each option has a chance of its own, and asks something of the topology."""
     reached = Counter(what for seed in range(1, 301) for what in _reached(seed))
     wanted = {"weak window", "weak delay", "weak scatter", "tumbling", "sliding", "session", "two_phase"}
-    wanted |= {"poison", "poison on a cycle", "bounds", "spilled and divided", "forms with keys that change"}
+    wanted |= {
+        "poison",
+        "poison on a cycle",
+        "bounds",
+        "spilled and divided",
+        "forms with keys that change",
+        "files that grow",
+    }
     assert {what for what in wanted if reached[what] < 3} == set(), reached
     assert {what for what in OFTEN if reached[what] < 30} == set(), reached
 
