@@ -42,6 +42,8 @@ class Progress:
         self.idled: set[tuple[str, str]] = set()
         """The injector processes that have been idle."""
         self.finished: set[tuple[str, str]] = set()
+        self.committed_batches: dict[tuple[str, str], int] = {}
+        """By injector process that is a query of Spark's: the last batch that its checkpoint has as committed."""
         self.written: set[tuple[str, str]] = set()
         """The injector processes whose files are whole."""
         self.runs: Counter[tuple[str, str]] = Counter()

@@ -51,6 +51,8 @@ class Reader:
     by_position: bool
     batched: bool = False
     """Whether it sends batches of a query, under the records' numbers (and not by position)."""
+    spark: bool = False
+    """Whether it is a query of Spark's: :mod:`simulation.spark`."""
     files: int = 0
     """Of how many files it is the injector; 0: of none."""
     runs: int = 0

@@ -31,6 +31,7 @@ from simulation.owners import OwnerChecks
 from simulation.plan import LETTERS, plan_for
 from simulation.reshaping import former, merger, reshaper, splitter, tender, updater
 from simulation.soft import check_soft_state
+from simulation.spark import EXECUTORS, executor, spark_driver
 from simulation.visitors import guest, prober, retirer
 from simulation.world import World
 
@@ -118,8 +119,10 @@ async def _life(world: World, progress: Progress, faults: Faults, arrange: Calla
     for one in world.plan.readers:
         if one.files:
             world.start(f"writer-{one.stream}-{one.process}", file_writer(progress, one))
-        inject = file_reader if one.files else reader
+        inject = file_reader if one.files else spark_driver if one.spark else reader
         world.start(f"{one.stream}-{one.process}", inject(progress, one))
+    for name in EXECUTORS if any(one.spark for one in world.plan.readers) else ():
+        world.start(name, executor(progress))
     for sink in world.plan.sinks:
         world.start(f"sub-{sink}", subscriber(progress, sink))
     world.start("shaper", reshaper(progress))

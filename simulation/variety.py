@@ -207,6 +207,16 @@ def _files(plan: Plan, chance: Random) -> None:
         reader.inputs = [replace(one, late=True) for one in reader.inputs]
 
 
+def _spark(plan: Plan, chance: Random) -> None:
+    """An injector is a query of Spark's. A process that waits for the low watermark would wait for its own batch."""
+    skewed = {source["name"] for source in plan.sources if "skew" in source}
+    readers = [one for one in plan.readers if not (one.files or one.batched) and one.idle_at < 0]
+    readers = [one for one in readers if one.stream not in skewed]
+    if readers:
+        reader = chance.choice(readers)
+        reader.spark, reader.kills = True, chance.randint(0, 3)
+
+
 def _late(plan: Plan, chance: Random) -> None:
     """A computation that takes injected records, and those alone, drops late ones, or diverts them."""
     sources = {source["name"] for source in plan.sources}
@@ -327,6 +337,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("weak timers", weak_timers, 0.15),
     ("library windows", library_windows, 0.2),
     ("files", _files, 0.2),
+    ("spark", _spark, 0.3),
     ("changing forms", changing_forms, 0.2),
 )
 """Name, change, and in what share of all seeds."""

@@ -182,7 +182,8 @@ async def _retired(world: World, progress: Progress, which: Reader) -> bool:
         if not done and progress.read.get(name, 0) < len(which.inputs):
             world.violated(f"{which.stream}/{which.process} is retired, and it has not finished (G7)")
         world.history.note(f"{which.stream}/{which.process} is retired")
-        if which.batched:
-            await client.retire_query(query_of(which))
-            world.history.note(f"query {query_of(which)} is retired")
+        if which.batched or which.spark:
+            query = f"{query_of(which)}/{which.stream}" if which.spark else query_of(which)
+            await client.retire_query(query)
+            world.history.note(f"query {query} is retired")
     return True
