@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 
 from millwheel.authority.journal import decode_entry
 from millwheel.coordination.contract import Change
-from millwheel.core.catalog import Catalog
+from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.core.interval_table import interval_from_proto
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append, CorruptValueError
 from millwheel.worker.interval.entry import Entry
 from millwheel.worker.interval.entry import decode_entry as decode_interval
@@ -49,6 +50,9 @@ class Checks(StoreWatch):
         self._heads: dict[str, tuple[int, int]] = {}
         self._floors: dict[str, int] = {}
         self._broadcast: dict[str, int] = {}
+        self._largest: dict[str, int] = {}
+        """As ``_broadcast``, over all lives of a topology."""
+        self._state = catalog.TOPOLOGY_STATE_UNSPECIFIED
         self._late: Counter[str] = Counter()
         """By computation: late records, as it counts them."""
         self._counting = {node["name"] for node in world.plan.nodes if node["late"]}
@@ -146,16 +150,18 @@ class Checks(StoreWatch):
                 before = self._broadcast[computation]
                 self._world.violated(f"the watermark of {computation} goes from {before} to {value} (G7)")
             self._broadcast[computation] = value
+            self._largest[computation] = max(value, self._largest.get(computation, value))
 
     def _heard(self, watermarks: Mapping[str, int]) -> None:
         """What is broadcast is in the authority's journal."""
         for computation, value in watermarks.items():
-            known = self._broadcast.get(computation, int(MIN_TIMESTAMP))
+            known = self._largest.get(computation, int(MIN_TIMESTAMP))
             if value > known:
                 self._world.violated(f"{computation} is heard to be at {value}, and {known} is journaled (G7)")
 
     def _changed(self, changes: tuple[Change, ...]) -> None:
         self._catalog.apply(changes)
+        self._forget_former_life()
         for incarnation in {change.key.split("/")[1] for change in changes if change.key.startswith("intervals/")}:
             record = self._catalog.interval_map(incarnation)
             if record is None:
@@ -166,14 +172,28 @@ class Checks(StoreWatch):
             if len(intervals) > 1:
                 DIVIDED.add(incarnation.rpartition(".")[0])
 
+    def _forget_former_life(self) -> None:
+        """Of a stream that comes back with its topology, nothing that its injectors said before holds any more."""
+        record = self._catalog.topologies.get("simulated")
+        state = catalog.TOPOLOGY_STATE_UNSPECIFIED if record is None else record.state
+        if self._state == catalog.TOPOLOGY_STATE_CANCELLED and state == catalog.TOPOLOGY_STATE_RUNNING:
+            for source in self._world.plan.sources:
+                self._broadcast.pop(injector_sender(source["name"]), None)
+        self._state = state
+
     # At the end.
 
     def conclude(self) -> None:
         """Judge what came out."""
         for complaint in SEEN:
-            given_up = self._world.plan.ending == "cancel" or complaint.startswith(f"{MIDDLE}#")
+            cancelled = self._world.plan.ending == "cancel" or self._world.plan.returns_at > 0
+            given_up = cancelled or complaint.startswith(f"{MIDDLE}#")
             if not given_up or not complaint.endswith(STATELESS):
                 self._world.violated(complaint)
+        if self._progress.returned is not None:
+            since = self._progress.returned
+            sent = self._progress.first_sent.items()
+            self._world.plan.surely = frozenset(number for number, at in sent if at > since)
         for fault in self._world.history.faults:
             self._world.violated(f"logged: {fault}")
         found: dict[str, Counter[int]] = {}

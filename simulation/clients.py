@@ -42,6 +42,10 @@ class Progress:
         self.idled: set[tuple[str, str]] = set()
         """The injector processes that have been idle."""
         self.finished: set[tuple[str, str]] = set()
+        self.cancelled = False
+        """Whether a topology that comes back is known to be cancelled."""
+        self.returned: float | None = None
+        """Since when it is back, and those of its first life are gone."""
         self.committed_batches: dict[tuple[str, str], int] = {}
         """By injector process that is a query of Spark's: the last batch that its checkpoint has as committed."""
         self.written: set[tuple[str, str]] = set()

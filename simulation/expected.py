@@ -114,6 +114,7 @@ def _streams(plan: Plan, acked: Set[int], without: str = "", joined: bool = Fals
     for reader in plan.readers:
         for one in reader.inputs:
             sure = plan.ending == "" or (plan.ending == "drain" and one.number in acked)
+            sure &= plan.surely is None or one.number in plan.surely
             at[reader.stream][one.number] = (int(sure), 1)
     for node in (*plan.nodes, *([plan.added] if plan.added else ())):  # in the order of the streams
         taken = _taken(at, node["inputs"])

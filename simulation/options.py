@@ -142,7 +142,7 @@ def library_windows(plan: Plan, chance: Random) -> None:
 def changing_forms(plan: Plan, chance: Random) -> None:
     """Updates change keys, inputs, consumers and code of a part of the topology, and a computation of it goes and comes
     back, while records flow. It stands in the place of what is added, and of the second topology."""
-    if plan.wide or plan.ending:
+    if plan.wide or plan.ending or plan.returns_at:
         return
     # A stream without a consumer has a log from the beginning. One that these computations read is to have one before.
     consumed = {stream for node in plan.nodes for stream in node["inputs"]}

@@ -119,6 +119,10 @@ class Plan:
     """Seconds after which the sinks are read."""
     renewed: str = ""
     """The computation whose states are others from the first new version on."""
+    returns_at: float = 0.0
+    """Seconds after it was submitted, the topology is cancelled, and submitted again; 0: it is not."""
+    surely: frozenset[int] | None = None
+    """Of a topology that came back: the records that were sent since. None: all are to arrive."""
     form: Form | None = None
     """The first form of what updates change, if the plan has such a part: :mod:`simulation.forms`."""
     forms: int = 0

@@ -30,6 +30,7 @@ from simulation.neighbour import NEIGHBOUR, neighbour
 from simulation.owners import OwnerChecks
 from simulation.plan import LETTERS, plan_for
 from simulation.reshaping import former, merger, reshaper, splitter, tender, updater
+from simulation.returning import returner
 from simulation.soft import check_soft_state
 from simulation.spark import EXECUTORS, executor, spark_driver
 from simulation.visitors import guest, prober, retirer
@@ -185,6 +186,8 @@ def _visit(world: World, progress: Progress) -> None:
     plan = world.plan
     if plan.versions:
         world.start("updater", updater(progress))
+    if plan.returns_at:
+        world.start("returner", returner(progress))
     if plan.forms:
         world.start("former", former(progress))
     if plan.merges:
@@ -217,6 +220,8 @@ def _unfinished(world: World, progress: Progress, faults: Faults) -> str:
     if world.plan.wide:
         calm = max(progress.news, world.plan.span * 1.2 + _CALM) + _AFTER + _late_timers(world, faults)
         return "" if len(progress.finished) == len(world.plan.readers) and world.loop.time() > calm else "silence"
+    if world.plan.returns_at and progress.returned is None:
+        return "the topology to come back"
     waits = [f"{one.stream}/{one.process} to finish" for one in world.plan.readers]
     done = {f"{stream}/{process} to finish" for stream, process in progress.finished}
     added = [sink for sink in world.plan.added_sinks if progress.added and f"sub-{sink}" in world.processes]

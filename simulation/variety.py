@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from millwheel.core.time import seconds
+from simulation.blocks import LIBRARY
 from simulation.options import changing_forms, library_windows, spilled_and_divided, tight_bounds, weak_timers
 
 if TYPE_CHECKING:
@@ -294,6 +295,18 @@ def _ending(plan: Plan, chance: Random) -> None:
     plan.ends_at = chance.uniform(0.2, 1.2) * plan.span
 
 
+def _returning(plan: Plan, chance: Random) -> None:
+    """The topology is cancelled while its input comes, and comes back under its name."""
+    simple = all(node["exactly_once"] and not node["late"] and node["kind"] != LIBRARY for node in plan.nodes)
+    simple = simple and not any({"letters", "stops"} & node.keys() for node in plan.nodes)
+    if plan.ending or plan.wide or not simple or any(one.batched or one.spark for one in plan.readers):
+        return
+    plan.returns_at = chance.uniform(0.2, 1.3) * plan.span
+    plan.added = plan.neighbour = None
+    plan.guests = plan.retired = False
+    plan.renewed = ""
+
+
 def _brief(plan: Plan, chance: Random) -> None:
     """Windows leave no state behind."""
     for node in plan.nodes:
@@ -338,6 +351,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("library windows", library_windows, 0.2),
     ("files", _files, 0.2),
     ("spark", _spark, 0.3),
+    ("returning", _returning, 0.55),
     ("changing forms", changing_forms, 0.2),
 )
 """Name, change, and in what share of all seeds."""

@@ -31,6 +31,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
         pytest.param(142, TENDED, id="operators"),
         pytest.param(40, LEFT, id="leaving"),
         pytest.param(59, FORMS, id="forms"),
+        pytest.param(4, ["the topology is cancelled", "the topology is back"], id="returning"),
         pytest.param(13, FILES, id="files"),
         pytest.param(106, [*SPARK, "is killed before it can write the commit"], id="spark"),
         pytest.param(120, ["is killed before it can publish"], id="spark publishes"),
@@ -44,7 +45,7 @@ def test_a_seed_reaches(seed: int, told: list[str]) -> None:
     assert [one for one in told if one not in done.stdout] == []
 
 
-OFTEN = {"forms", "files", "spark"}
+OFTEN = {"forms", "files", "spark", "returning"}
 """What one seed of ten has."""
 
 
@@ -57,6 +58,7 @@ def _reached(seed: int) -> set[str]:
     found |= {"poison on a cycle"} if "poison" in found and any(node["feedback"] for node in plan.nodes) else set()
     found |= {"bounds"} if plan.tuning["bounds"] else set()
     found |= {"files"} if any(reader.files for reader in plan.readers) else set()
+    found |= {"returning"} if plan.returns_at else set()
     found |= {"spark"} if any(reader.spark for reader in plan.readers) else set()
     found |= {"files that grow"} if any(reader.grows for reader in plan.readers) else set()
     if plan.form is not None:
