@@ -84,8 +84,16 @@ class Progress:
         """When each injected record was sent for the first time."""
         self.news = 0.0
         """When the last record was read from a sink."""
+        self.back = asyncio.Event()
+        """Set when ``returned`` is."""
         self.over: float | None = None
         """When the topology was seen to have been drained, or cancelled."""
+
+    async def there(self) -> None:
+        """Wait until the topology is there, also if it is cancelled just now and comes back."""
+        await self.submitted.wait()
+        if self.cancelled:
+            await self.back.wait()
 
 
 def operator(progress: Progress) -> Main:
@@ -114,7 +122,7 @@ def reader(progress: Progress, which: Reader) -> Main:
     name = (which.stream, which.process)
 
     async def main(world: World, process: Process) -> None:
-        await progress.submitted.wait()
+        await progress.there()
         topology = assemble(world.plan.text())
         while name not in progress.finished and progress.over is None:
             try:
@@ -216,7 +224,7 @@ def subscriber(progress: Progress, stream: str) -> Main:
     """Reads a sink to its end, under a durable cursor."""
 
     async def main(world: World, process: Process) -> None:
-        await progress.submitted.wait()
+        await progress.there()
         await asyncio.sleep(world.plan.readers_late)
         while stream not in progress.ended:
             try:

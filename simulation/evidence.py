@@ -187,7 +187,7 @@ class Evidence:
         """A mark says what is committed at the consumer; a position stands for the record that the journal has."""
         self._heard["delivery"] += 1
         ids = delivery.ids
-        if not isinstance(ids, PositionIds):
+        if not isinstance(ids, PositionIds) or self._is_void(delivery.consumer):
             return
         where = f"a delivery of {ids.sequence} to {delivery.consumer}"
         if any(one >= other for one, other in zip(ids.positions, ids.positions[1:], strict=False)):
@@ -203,6 +203,11 @@ class Evidence:
             lost = [position for position in due if position < ids.mark and position not in ids.unacked]
             if lost:
                 self._world.violated(f"{where} states mark {ids.mark}, and {sorted(lost)} are not committed there (G1)")
+
+    def _is_void(self, consumer: str) -> bool:
+        """Whether a consumer is of a former life of a topology that came back: its owners may not have heard of it."""
+        live = self._catalog.computation(consumer) is not None or self._catalog.log_of(consumer) is not None
+        return self._world.plan.returns_at > 0 and not live
 
     def _checks_ids(self, consumer: str) -> bool:
         """Whether its commits name the ids that they consume."""
@@ -227,6 +232,8 @@ class Evidence:
             return
         self._heard["ACK"] += 1
         delivery, remaining = answer.delivery, frozenset(answer.remaining)
+        if self._is_void(delivery.consumer):
+            return
         if isinstance(delivery.ids, BatchIds) and self._joined_later(delivery.consumer):
             return  # a batch that was completed before is ACKed without a look at its records
         acked = (index for index in range(len(delivery.keys)) if index not in remaining)

@@ -138,7 +138,7 @@ def file_reader(progress: Progress, which: Reader) -> Main:
     name = (which.stream, which.process)
 
     async def main(world: World, process: Process) -> None:
-        await progress.submitted.wait()
+        await progress.there()
         while name not in progress.finished and progress.over is None:
             last = progress.runs[name] >= which.runs and name in progress.written
             try:

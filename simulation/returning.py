@@ -63,6 +63,7 @@ async def _again(world: World, progress: Progress, client: ControlClient) -> Non
     progress.ended.clear()
     progress.finished.clear()
     progress.returned = world.loop.time()
+    progress.back.set()
     for name in _clients(world):
         world.kill(name)  # faults may have started it again
         world.start(name)

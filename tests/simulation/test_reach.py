@@ -28,7 +28,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
     [
         pytest.param(366, [*HELD_UP, "only the other way"], id="partitions"),
         pytest.param(84, BALANCED, id="balancing"),
-        pytest.param(142, TENDED, id="operators"),
+        pytest.param(6, TENDED, id="operators"),
         pytest.param(40, LEFT, id="leaving"),
         pytest.param(59, FORMS, id="forms"),
         pytest.param(4, ["the topology is cancelled", "the topology is back"], id="returning"),
