@@ -12,18 +12,21 @@ from collections.abc import Iterator, Mapping
 
 from millwheel.authority.journal import decode_entry
 from millwheel.coordination.contract import Change
-from millwheel.core.catalog import Catalog
+from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.core.interval_table import interval_from_proto
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append, CorruptValueError
 from millwheel.worker.interval.entry import Entry
 from millwheel.worker.interval.entry import decode_entry as decode_interval
 from simulation.blocks import DIVIDED, SEEN, STATELESS, Item
 from simulation.clients import Progress
 from simulation.expected import differences, missed_by_added, neighbour_differences
+from simulation.forms import MIDDLE, SINK, life_of
 from simulation.order import JournalOrder, steps_out_of_order
 from simulation.store import StoreWatch, finished, whole_entry
+from simulation.updates import update_differences
 from simulation.windowed import window_differences
 from simulation.world import World
 
@@ -47,6 +50,9 @@ class Checks(StoreWatch):
         self._heads: dict[str, tuple[int, int]] = {}
         self._floors: dict[str, int] = {}
         self._broadcast: dict[str, int] = {}
+        self._largest: dict[str, int] = {}
+        """As ``_broadcast``, over all lives of a topology."""
+        self._state = catalog.TOPOLOGY_STATE_UNSPECIFIED
         self._late: Counter[str] = Counter()
         """By computation: late records, as it counts them."""
         self._counting = {node["name"] for node in world.plan.nodes if node["late"]}
@@ -56,6 +62,8 @@ class Checks(StoreWatch):
         self._order = JournalOrder()
         world.changes.append(self._changed)
         world.broadcasts.append(self._heard)
+        world.deliveries.append(self._order.sent)
+        world.taps.productions.append(self._order.produced)
 
     # While it goes on.
 
@@ -142,16 +150,18 @@ class Checks(StoreWatch):
                 before = self._broadcast[computation]
                 self._world.violated(f"the watermark of {computation} goes from {before} to {value} (G7)")
             self._broadcast[computation] = value
+            self._largest[computation] = max(value, self._largest.get(computation, value))
 
     def _heard(self, watermarks: Mapping[str, int]) -> None:
         """What is broadcast is in the authority's journal."""
         for computation, value in watermarks.items():
-            known = self._broadcast.get(computation, int(MIN_TIMESTAMP))
+            known = self._largest.get(computation, int(MIN_TIMESTAMP))
             if value > known:
                 self._world.violated(f"{computation} is heard to be at {value}, and {known} is journaled (G7)")
 
     def _changed(self, changes: tuple[Change, ...]) -> None:
         self._catalog.apply(changes)
+        self._forget_former_life()
         for incarnation in {change.key.split("/")[1] for change in changes if change.key.startswith("intervals/")}:
             record = self._catalog.interval_map(incarnation)
             if record is None:
@@ -162,13 +172,28 @@ class Checks(StoreWatch):
             if len(intervals) > 1:
                 DIVIDED.add(incarnation.rpartition(".")[0])
 
+    def _forget_former_life(self) -> None:
+        """Of a stream that comes back with its topology, nothing that its injectors said before holds any more."""
+        record = self._catalog.topologies.get("simulated")
+        state = catalog.TOPOLOGY_STATE_UNSPECIFIED if record is None else record.state
+        if self._state == catalog.TOPOLOGY_STATE_CANCELLED and state == catalog.TOPOLOGY_STATE_RUNNING:
+            for source in self._world.plan.sources:
+                self._broadcast.pop(injector_sender(source["name"]), None)
+        self._state = state
+
     # At the end.
 
     def conclude(self) -> None:
         """Judge what came out."""
         for complaint in SEEN:
-            if self._world.plan.ending != "cancel" or not complaint.endswith(STATELESS):
+            cancelled = self._world.plan.ending == "cancel" or self._world.plan.returns_at > 0
+            given_up = cancelled or complaint.startswith(f"{MIDDLE}#")
+            if not given_up or not complaint.endswith(STATELESS):
                 self._world.violated(complaint)
+        if self._progress.returned is not None:
+            since = self._progress.returned
+            sent = self._progress.first_sent.items()
+            self._world.plan.surely = frozenset(number for number, at in sent if at > since)
         for fault in self._world.history.faults:
             self._world.violated(f"logged: {fault}")
         found: dict[str, Counter[int]] = {}
@@ -181,6 +206,9 @@ class Checks(StoreWatch):
         for difference in differences(self._world.plan, found, self._late, self._acked()):
             self._world.violated(difference)
         for difference in window_differences(self._world.plan, self._progress.sunk):
+            self._world.violated(difference)
+        changing = self._progress.sunk.get(SINK, {})
+        for difference in update_differences(self._world.plan, [item for _, (_, item) in sorted(changing.items())]):
             self._world.violated(difference)
         self._check_added(found)
         self._check_neighbour()
@@ -230,13 +258,22 @@ class Checks(StoreWatch):
                 if step.late:
                     told = f"{step.computation}, key {step.key}: step {step.number} at {step.watermark}"
                     self._world.violated(f"{told}: one of {item.ids} is late, and was not injected late (G7)")
-                seen = keys.setdefault((step.computation, step.key), {})
+                seen = keys.setdefault((life_of(step.computation), step.key), {})
                 if seen.setdefault(step.number, step.watermark) != step.watermark:
                     self._world.violated(f"{step.computation}, key {step.key}: step {step.number} was made twice (G1)")
         for (computation, key), steps in keys.items():
             whole = not self._world.plan.ending and (computation != "extra" or "y0" in self._progress.ended)
+            whole &= not self._given_up(computation)
             if whole and sorted(steps) != list(range(1, len(steps) + 1)):
                 self._world.violated(f"{computation}, key {key}: steps {sorted(steps)} have gaps (G1)")
             watermarks = [steps[number] for number in sorted(steps)]
             if watermarks != sorted(watermarks):
                 self._world.violated(f"{computation}, key {key}: the watermark goes back: {watermarks} (G7)")
+
+    def _given_up(self, computation: str) -> bool:
+        """Whether it was a life of a computation that gathered windows when it was removed: what waited is given up."""
+        record = self._catalog.topologies.get("simulated")
+        form = None if record is None else self._world.forms.get(record.spec.code.digest)
+        if form is None or not form.windows or not computation.startswith(f"{MIDDLE}#"):
+            return False
+        return not form.present or computation != f"{MIDDLE}#{form.lives}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -41,6 +42,16 @@ class Progress:
         self.idled: set[tuple[str, str]] = set()
         """The injector processes that have been idle."""
         self.finished: set[tuple[str, str]] = set()
+        self.cancelled = False
+        """Whether a topology that comes back is known to be cancelled."""
+        self.returned: float | None = None
+        """Since when it is back, and those of its first life are gone."""
+        self.committed_batches: dict[tuple[str, str], int] = {}
+        """By injector process that is a query of Spark's: the last batch that its checkpoint has as committed."""
+        self.written: set[tuple[str, str]] = set()
+        """The injector processes whose files are whole."""
+        self.runs: Counter[tuple[str, str]] = Counter()
+        """How often each file injector has come to the end of a run."""
         self.sunk: dict[str, dict[int, tuple[int, Item]]] = {}
         """By sink: what came at which offset, with its timestamp."""
         self.promised: dict[str, list[tuple[int, int]]] = {}
@@ -73,8 +84,16 @@ class Progress:
         """When each injected record was sent for the first time."""
         self.news = 0.0
         """When the last record was read from a sink."""
+        self.back = asyncio.Event()
+        """Set when ``returned`` is."""
         self.over: float | None = None
         """When the topology was seen to have been drained, or cancelled."""
+
+    async def there(self) -> None:
+        """Wait until the topology is there, also if it is cancelled just now and comes back."""
+        await self.submitted.wait()
+        if self.cancelled:
+            await self.back.wait()
 
 
 def operator(progress: Progress) -> Main:
@@ -83,6 +102,8 @@ def operator(progress: Progress) -> Main:
     async def main(world: World, process: Process) -> None:
         package = package_of(world.plan)
         spec = assemble(world.plan.text()).to_spec(package.reference())
+        if world.plan.form is not None:
+            world.forms[package.digest] = world.plan.form
         async with ControlClient(ADDRESS, patience=20.0) as client:
             while not progress.submitted.is_set():
                 try:
@@ -101,7 +122,7 @@ def reader(progress: Progress, which: Reader) -> Main:
     name = (which.stream, which.process)
 
     async def main(world: World, process: Process) -> None:
-        await progress.submitted.wait()
+        await progress.there()
         topology = assemble(world.plan.text())
         while name not in progress.finished and progress.over is None:
             try:
@@ -203,7 +224,7 @@ def subscriber(progress: Progress, stream: str) -> Main:
     """Reads a sink to its end, under a durable cursor."""
 
     async def main(world: World, process: Process) -> None:
-        await progress.submitted.wait()
+        await progress.there()
         await asyncio.sleep(world.plan.readers_late)
         while stream not in progress.ended:
             try:

@@ -25,9 +25,11 @@ from millwheel.worker.log.messages import Publish
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import Acknowledge, Delivery
 from simulation.authority_book import ShardBook
+from simulation.forms import BEHIND, MIDDLE
 from simulation.ledger import Ledger
 from simulation.soft import differences
 from simulation.store import finished
+from simulation.updates import VersionedRoutes
 from simulation.world import World
 
 __all__ = ["Evidence"]
@@ -42,6 +44,7 @@ class Evidence:
         self._world = world
         self._catalog = Catalog()
         self._ledger = Ledger(self._catalog, world.store.inner)
+        self._routes = VersionedRoutes(world.forms)
         self._books: dict[str, ShardBook] = {}
         self._bases: dict[str, tuple[PartId, ...]] = {}
         """By journal of the authority: the parts that its head names."""
@@ -74,8 +77,19 @@ class Evidence:
             if kind == "advance" and self._world.plan.ending:
                 continue  # it may end before any watermark moves
             self._world.violated(f"no {kind} was seen by those who compare it with the journals")
+        if not self._world.plan.ending and not self._world.plan.wide:
+            self._check_due()
+
+    def _check_due(self) -> None:
+        """What was produced for a consumer that is still there is committed there (G1)."""
+        self._ledger.follow()
+        for (consumer, sequence), due in sorted(self._ledger.due.items()):
+            if due and self._catalog.log_of(consumer) is None and self._checks_ids(consumer):
+                told = f"{sorted(due)} of {sequence} are due to {consumer}"
+                self._world.violated(f"{told}, and never committed there (G1)")
 
     def _changed(self, changes: tuple[Change, ...]) -> None:
+        self._routes.follow(changes)
         shape = self._catalog.shape
         self._catalog.apply(changes)
         if self._catalog.shape != shape:
@@ -98,6 +112,9 @@ class Evidence:
                 self._broadcast[name] = max(value, self._broadcast.get(name, value))
         elif (found := self._ledger.read(journal, append)) is not None:
             self._check_entry(journal, append, found)
+            if self._world.forms and isinstance(found, Entry):
+                for wrong in self._routes.judge(journal, append.sequencer, found.productions):
+                    self._world.violated(wrong)
             self._last[journal] = found
             if isinstance(found, LogEntry):
                 self._note_cursors(journal.rpartition(".j")[0], append.commit, found)
@@ -178,7 +195,7 @@ class Evidence:
         """A mark says what is committed at the consumer; a position stands for the record that the journal has."""
         self._heard["delivery"] += 1
         ids = delivery.ids
-        if not isinstance(ids, PositionIds):
+        if not isinstance(ids, PositionIds) or self._is_void(delivery.consumer):
             return
         where = f"a delivery of {ids.sequence} to {delivery.consumer}"
         if any(one >= other for one, other in zip(ids.positions, ids.positions[1:], strict=False)):
@@ -195,6 +212,11 @@ class Evidence:
             if lost:
                 self._world.violated(f"{where} states mark {ids.mark}, and {sorted(lost)} are not committed there (G1)")
 
+    def _is_void(self, consumer: str) -> bool:
+        """Whether a consumer is of a former life of a topology that came back: its owners may not have heard of it."""
+        live = self._catalog.computation(consumer) is not None or self._catalog.log_of(consumer) is not None
+        return self._world.plan.returns_at > 0 and not live
+
     def _checks_ids(self, consumer: str) -> bool:
         """Whether its commits name the ids that they consume."""
         found = self._catalog.computation(consumer)
@@ -205,7 +227,7 @@ class Evidence:
     def _joined_later(self, consumer: str) -> bool:
         """Whether a consumer came when records had been injected already."""
         found, plan = self._catalog.computation(consumer), self._world.plan
-        later = [one["name"] for one in (plan.added, plan.neighbour) if one is not None]
+        later = {one["name"] for one in (plan.added, plan.neighbour) if one is not None} | {MIDDLE, BEHIND}
         return found is not None and found[1].name in later
 
     def _nodes(self) -> Iterable[dict[str, Any]]:
@@ -218,6 +240,8 @@ class Evidence:
             return
         self._heard["ACK"] += 1
         delivery, remaining = answer.delivery, frozenset(answer.remaining)
+        if self._is_void(delivery.consumer):
+            return
         if isinstance(delivery.ids, BatchIds) and self._joined_later(delivery.consumer):
             return  # a batch that was completed before is ACKed without a look at its records
         acked = (index for index in range(len(delivery.keys)) if index not in remaining)

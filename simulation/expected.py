@@ -6,9 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 
 from simulation.blocks import turns
+from simulation.forms import SINK
 from simulation.plan import LETTERS, Plan
 
-__all__ = ["differences", "missed_by_added", "neighbour_differences"]
+__all__ = ["Arrivals", "arrivals_by_stream", "differences", "missed_by_added", "neighbour_differences"]
 
 _ANY = 1_000_000
 """So often that nobody counts: records of computations that take duplicates."""
@@ -83,14 +84,21 @@ def _missed(
             yield f"{who} lacks record {number}: {found[number]} of {least} copies (G1)"
 
 
+def arrivals_by_stream(plan: Plan) -> dict[str, Arrivals]:
+    """By stream of the plan's own nodes and sources: what comes by there."""
+    return _streams(plan, set())
+
+
 def _injected_late(plan: Plan) -> set[int]:
     return {one.number for reader in plan.readers for one in reader.inputs if one.late}
 
 
 def _arrivals(plan: Plan, acked: Set[int], without: str = "", joined: bool = False) -> dict[str, Arrivals]:
-    """By sink, see :func:`_streams`; those of library windows are :mod:`simulation.windowed`'s to judge."""
+    """By sink, see :func:`_streams`; those of library windows are :mod:`simulation.windowed`'s to judge, and
+    that of what updates change :mod:`simulation.updates`'."""
     at = _streams(plan, acked, without, joined)
-    return {sink: at[sink] for sink in (*plan.sinks, *plan.added_sinks) if sink not in plan.windowed}
+    apart = {SINK, *plan.windowed}
+    return {sink: at[sink] for sink in (*plan.sinks, *plan.added_sinks) if sink not in apart}
 
 
 def _streams(plan: Plan, acked: Set[int], without: str = "", joined: bool = False) -> dict[str, Arrivals]:
@@ -106,6 +114,7 @@ def _streams(plan: Plan, acked: Set[int], without: str = "", joined: bool = Fals
     for reader in plan.readers:
         for one in reader.inputs:
             sure = plan.ending == "" or (plan.ending == "drain" and one.number in acked)
+            sure &= plan.surely is None or one.number in plan.surely
             at[reader.stream][one.number] = (int(sure), 1)
     for node in (*plan.nodes, *([plan.added] if plan.added else ())):  # in the order of the streams
         taken = _taken(at, node["inputs"])

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millwheel.core.time import seconds
 from simulation.blocks import LIBRARY
+from simulation.forms import Form
 
 if TYPE_CHECKING:
     from simulation.plan import Plan
 
-__all__ = ["library_windows", "spilled_and_divided", "tight_bounds", "weak_timers"]
+__all__ = ["changing_forms", "library_windows", "spilled_and_divided", "tight_bounds", "weak_timers"]
 
 _AN_HOUR: Final = 3_600_000_000
 
@@ -107,7 +108,7 @@ def library_windows(plan: Plan, chance: Random) -> None:
     consumed = set(known)
     for node in plan.nodes:
         consumed.update(node["inputs"])
-        faithful = node["name"] in plain or (node["name"] == plan.renewed and node["exactly_once"])
+        faithful = node["name"] in plain or (node["name"] == plan.renewed and node["exactly_once"] and not node["late"])
         if node["kind"] in _FAITHFUL and faithful and not plan.wide and set(node["inputs"]) <= set(known):
             sources = set[str]().union(*(known[stream] for stream in node["inputs"]))
             known.update(dict.fromkeys(node["outputs"], sources))
@@ -136,3 +137,30 @@ def library_windows(plan: Plan, chance: Random) -> None:
             "back": [],
         }
     )
+
+
+def changing_forms(plan: Plan, chance: Random) -> None:
+    """Updates change keys, inputs, consumers and code of a part of the topology, and a computation of it goes and comes
+    back, while records flow. It stands in the place of what is added, and of the second topology."""
+    if plan.wide or plan.ending or plan.returns_at:
+        return
+    # A stream without a consumer has a log from the beginning. One that these computations read is to have one before.
+    consumed = {stream for node in plan.nodes for stream in node["inputs"]}
+    streams = [stream for node in plan.nodes for stream in node["outputs"] if stream in consumed]
+    streams += [source["name"] for source in plan.sources]
+    # What is sent again under an id of its own, and not from a journal, gets its key again, too: docs/topologies.md.
+    strong = {stream for node in plan.nodes if node["strong"] for stream in node["outputs"]}
+    streams = [one for one in streams if one in strong] if strong & set(streams) and chance.random() < 0.5 else streams
+    chosen = tuple(chance.sample(streams, min(len(streams), 2)))
+    windows = chance.random() < 0.3
+    plan.form = Form(
+        chosen[0],
+        chosen[: chance.choice((1, 2))],
+        windows=windows,
+        present=chance.random() < 0.8,
+        rekeyed=strong >= set(chosen),
+    )
+    plan.form_streams = chosen
+    plan.forms = chance.randint(2, 6)
+    plan.added = plan.neighbour = None
+    plan.versions = 0

@@ -3,6 +3,11 @@
 Two looks at it. The journals say which commits consumed which productions: of one producing key, no commit of a
 consumer may take an older production after a younger one. The steps that records carry to the sinks say in which order
 one commit ran them.
+
+Weak productions keep the order in which their owner first sent them. Invariant: of those that only one owner of an
+interval has sent, one producing key's reach each consumer's key in that order. What another owner has sent as well was
+made again after a crash or a move, and is not judged. Who could break it: a sender that goes on behind a refusal, a
+receiver that takes what does not follow.
 """
 
 from __future__ import annotations
@@ -13,11 +18,12 @@ from typing import Any
 from millwheel.core.catalog import Catalog
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
-from millwheel.worker.dedup import IdDelta
+from millwheel.worker.dedup import IdDelta, OpaqueIds
 from millwheel.worker.interval.entry import Entry, ProductionRow
 from millwheel.worker.interval.entry import decode_entry as decode_interval
 from millwheel.worker.log.entry import LogEntry
 from millwheel.worker.log.entry import decode as decode_log
+from millwheel.worker.messages import Delivery
 from simulation.blocks import LIBRARY, Item
 from simulation.plan import Plan
 from simulation.store import whole_entry
@@ -25,7 +31,7 @@ from simulation.store import whole_entry
 __all__ = ["JournalOrder", "steps_out_of_order"]
 
 Place = tuple[str, bytes, str, bytes]
-"""Producing computation and key, consumer and its key."""
+"""Producing computation (of weak productions: journal and sequencer) and key, consumer and its key."""
 
 
 class JournalOrder:
@@ -37,8 +43,19 @@ class JournalOrder:
         """By sequence and position: the number of the append, the producing key, consumers and their keys."""
         self._last: dict[Place, tuple[int, int]] = {}
         """What each consumer's key has last consumed of each producing key: append and position."""
+        self._weak = WeakSendings()
         self.seen = 0
         """How many consumed productions were compared."""
+        self.weak_seen = 0
+        """How many of them were weak."""
+
+    def produced(self, rows: Iterable[ProductionRow]) -> None:
+        """An owner has made these productions, and sends them soon."""
+        self._weak.produced(rows)
+
+    def sent(self, delivery: Delivery) -> None:
+        """An owner sends productions, for the first time or again."""
+        self._weak.sent(delivery)
 
     def appended(self, journal: str, append: Append, catalog: Catalog, store: MemoryStore) -> Iterator[str]:
         """Take an entry of an interval, or of a log, in; yields what is out of order."""
@@ -53,12 +70,18 @@ class JournalOrder:
         else:
             return
         taken: dict[Place, list[tuple[int, int]]] = {}
-        for sequence, positions in IdDelta.from_wire(entry.ids).positions:
+        consumed = IdDelta.from_wire(entry.ids)
+        for sequence, positions in consumed.positions:
             for position in positions:
                 if (made := self._made.get((sequence, position))) is not None:
                     number, producer, targets = made
                     place = sequence.rpartition(".j")[0], producer, incarnation, targets[incarnation]
                     taken.setdefault(place, []).append((number, position))
+        for _, _, ids in consumed.opaque:
+            for one in ids:
+                if (first := self._weak.first(one, incarnation)) is not None:
+                    taken.setdefault(first[0], []).append(first[1])
+                    self.weak_seen += 1
         for place, found in taken.items():
             self.seen += len(found)
             last = self._last.get(place, (0, 0))
@@ -71,6 +94,45 @@ class JournalOrder:
         for position, producer, _, _, _, targets, opaque in rows:
             if not opaque:
                 self._made[journal, position] = self._appends, producer, dict(targets)
+
+
+class WeakSendings:
+    """When each weak production was first sent, and by whom."""
+
+    def __init__(self) -> None:
+        self._producers: dict[bytes, bytes] = {}
+        """By id: the producing key."""
+        self._first: dict[tuple[bytes, str], tuple[tuple[str, int], Place, int]] = {}
+        """By id and consumer: the owner (journal and sequencer), where it goes, and the number of the sending."""
+        self._remade: set[tuple[bytes, str]] = set()
+        """What several owners have sent."""
+        self._sendings = 0
+
+    def produced(self, rows: Iterable[ProductionRow]) -> None:
+        """Note who produces what is known by its id."""
+        for _, producer, _, _, _, _, opaque in rows:
+            if opaque:
+                self._producers[opaque] = producer
+
+    def sent(self, delivery: Delivery) -> None:
+        """Note the first sending of each record."""
+        sender, ids = delivery.sender, delivery.ids
+        if not isinstance(ids, OpaqueIds) or sender.keys is None:
+            return
+        owner = sender.origin, sender.sequencer
+        for one, key in zip(ids.ids, delivery.keys, strict=True):
+            self._sendings += 1
+            name = one, delivery.consumer
+            if (first := self._first.get(name)) is None:
+                place = f"{sender.origin}, {sender.sequencer}", self._producers[one], delivery.consumer, key
+                self._first[name] = owner, place, self._sendings
+            elif first[0] != owner:
+                self._remade.add(name)
+
+    def first(self, one: bytes, consumer: str) -> tuple[Place, tuple[int, int]] | None:
+        """Where a record goes, and the number of its first sending; None if that says nothing."""
+        found = self._first.get((one, consumer))
+        return None if found is None or (one, consumer) in self._remade else (found[1], (found[2], 0))
 
 
 def steps_out_of_order(plan: Plan, sunk: Mapping[str, Mapping[int, tuple[int, Item]]]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from millwheel.core.time import seconds
 from millwheel.sdk.package import CodePackage
 from simulation.blocks import LIBRARY
 from simulation.clocks import BEGINNING
+from simulation.forms import SINK, Form, form_nodes
 from simulation.variety import vary
 
 __all__ = ["FIRST", "LETTERS", "Input", "Plan", "Reader", "neighbour_package", "package_of", "packed", "plan_for"]
@@ -50,6 +51,18 @@ class Reader:
     by_position: bool
     batched: bool = False
     """Whether it sends batches of a query, under the records' numbers (and not by position)."""
+    spark: bool = False
+    """Whether it is a query of Spark's: :mod:`simulation.spark`."""
+    files: int = 0
+    """Of how many files it is the injector; 0: of none."""
+    runs: int = 0
+    """How often they are read before the run that finishes the process."""
+    grows: bool = False
+    """Whether they grow meanwhile; earlier runs are tails then."""
+    checkpoint: bool = False
+    """Whether it remembers how far all is ACKed."""
+    kills: int = 0
+    """How often it is killed at a step of its own."""
     idle_at: int = -1
     """Before which record it says that it has nothing to send, if it does: from there on they may be late."""
 
@@ -106,6 +119,16 @@ class Plan:
     """Seconds after which the sinks are read."""
     renewed: str = ""
     """The computation whose states are others from the first new version on."""
+    returns_at: float = 0.0
+    """Seconds after it was submitted, the topology is cancelled, and submitted again; 0: it is not."""
+    surely: frozenset[int] | None = None
+    """Of a topology that came back: the records that were sent since. None: all are to arrive."""
+    form: Form | None = None
+    """The first form of what updates change, if the plan has such a part: :mod:`simulation.forms`."""
+    forms: int = 0
+    """How many updates change it."""
+    form_streams: tuple[str, ...] = ()
+    """The streams that its forms may read."""
     revisions_kept: int = 5_000
     """Of the coordinator's: who is further behind must read everything anew."""
 
@@ -116,7 +139,8 @@ class Plan:
         produced = {stream for node in self.nodes for stream in node["outputs"]}
         diverted = {self.diverted(node) for node in self.nodes if node["late"] == "divert"}
         letters = {LETTERS} if any("letters" in node for node in self.nodes) else set()
-        return sorted((produced | diverted | letters) - consumed)
+        changing = {SINK} if self.form is not None else set()
+        return sorted(((produced | diverted | letters) - consumed) | changing)
 
     @property
     def windowed(self) -> set[str]:
@@ -161,10 +185,12 @@ class Plan:
         """The streams of the computation that is added."""
         return list(self.added["outputs"]) if self.added else []
 
-    def text(self, whole: bool = False, renewed: bool = False) -> str:
+    def text(self, whole: bool = False, renewed: bool = False, form: Form | None = None) -> str:
         """The topology, for :func:`simulation.blocks.assemble`; with what is added, if it is to be the ``whole``; with
-        other code for what is to be ``renewed``."""
+        other code for what is to be ``renewed``; in a ``form`` (None: the first one)."""
         nodes = [*self.nodes, self.added] if whole and self.added else self.nodes
+        form = form or self.form
+        nodes = [*nodes, *form_nodes(form)] if form is not None else nodes
         if renewed:
             nodes = [node | {"kind": "recount"} if node["name"] == self.renewed else node for node in nodes]
         return json.dumps({"name": "simulated", "sources": self.sources, "nodes": nodes})
@@ -294,9 +320,15 @@ def _choose_inputs(plan: Plan, chance: Random) -> None:
             plan.readers.append(Reader(source["name"], name, inputs, promises, chance.random() < 0.5))
 
 
-def package_of(plan: Plan, whole: bool = False, renewed: bool = False) -> CodePackage:
-    """The plan's topology as a code package, as users send it; see :meth:`Plan.text`."""
-    source = f"from simulation.blocks import assemble\n\ntopology = assemble({plan.text(whole, renewed)!r})\n"
+def package_of(
+    plan: Plan, whole: bool = False, renewed: bool = False, form: Form | None = None, version: int = 0
+) -> CodePackage:
+    """The plan's topology as a code package, as users send it; see :meth:`Plan.text`.
+
+    ``version``: an update with a package that the topology has changes nothing, so each one has a package of its own.
+    """
+    text = plan.text(whole, renewed, form)
+    source = f"from simulation.blocks import assemble\n\nversion = {version}\ntopology = assemble({text!r})\n"
     return packed(f"simulated_{plan.seed & ((1 << 64) - 1):x}", source)
 
 

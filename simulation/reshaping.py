@@ -16,11 +16,12 @@ from millwheel.worker.interval import IntervalCore
 from simulation.blocks import assemble
 from simulation.clients import ADDRESS, Progress, settled, subscriber
 from simulation.cluster import WORKERS as WORKER_NAMES
+from simulation.forms import next_form
 from simulation.plan import package_of
 from simulation.process import Process
 from simulation.world import Main, World
 
-__all__ = ["merger", "reshaper", "splitter", "tender", "updater"]
+__all__ = ["former", "merger", "reshaper", "splitter", "tender", "updater"]
 
 
 def reshaper(progress: Progress) -> Main:
@@ -56,6 +57,42 @@ def updater(progress: Progress) -> Main:
             )
 
     return main
+
+
+def former(progress: Progress) -> Main:
+    """Makes the updates that change what computations are keyed by, read, send to and do."""
+
+    async def main(world: World, process: Process) -> None:
+        await progress.submitted.wait()
+        chance, plan = Random(f"forms {world.plan.seed} {process.life}"), world.plan
+
+        async def made(client: ControlClient) -> str:
+            return f"version {await update_form(world, progress, client, chance)}"
+
+        async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
+            await _changes(world, client, chance, plan.forms, plan.span, lambda to: ("form", made(to)))
+
+    return main
+
+
+async def update_form(world: World, progress: Progress, client: ControlClient, chance: Random | None = None) -> int:
+    """Make a new version in another form, that ``chance`` decides, or in the form that the present one has.
+
+    Only one update is based on each version, so every version follows from the one before it.
+    """
+    plan = world.plan
+    present = (await client.get_topology("simulated")).topology
+    form = world.forms[present.spec.code.digest]
+    if chance is not None:
+        form = next_form(form, chance, plan.form_streams)
+    renewed = bool(plan.renewed)
+    package = package_of(plan, renewed=renewed, form=form, version=present.version)
+    world.forms[package.digest] = form
+    await client.upload_package(package.digest, package.data)
+    spec = assemble(plan.text(renewed=renewed, form=form)).to_spec(package.reference())
+    record = await client.update(spec, expected_version=present.version)
+    world.history.note(f"form {form}")
+    return record.version
 
 
 def merger(progress: Progress) -> Main:
@@ -168,7 +205,9 @@ async def _update(world: World, progress: Progress, client: ControlClient) -> st
         progress.added = False  # for good: no version with it is on its way
     progress.updating += 1
     whole, renewed = bool(progress.added), bool(plan.renewed)
-    package = package_of(plan, whole, renewed)
+    if plan.form is not None:
+        return f"version {await update_form(world, progress, client)}"
+    package = package_of(plan, whole, renewed, version=progress.versions)
     await client.upload_package(package.digest, package.data)
     version = (await client.update(assemble(plan.text(whole, renewed)).to_spec(package.reference()))).version
     progress.updating -= 1

@@ -22,14 +22,17 @@ from simulation.cluster import Routed, start_cluster, tuned
 from simulation.ending import ender
 from simulation.evidence import Evidence
 from simulation.faults import Faults
+from simulation.files import file_reader, file_writer, files_within
 from simulation.history import EXPECTED
 from simulation.leftovers import check_leftovers
 from simulation.loop import SimulatedLoop, StuckError
 from simulation.neighbour import NEIGHBOUR, neighbour
 from simulation.owners import OwnerChecks
 from simulation.plan import LETTERS, plan_for
-from simulation.reshaping import merger, reshaper, splitter, tender, updater
+from simulation.reshaping import former, merger, reshaper, splitter, tender, updater
+from simulation.returning import returner
 from simulation.soft import check_soft_state
+from simulation.spark import EXECUTORS, executor, spark_driver
 from simulation.visitors import guest, prober, retirer
 from simulation.world import World
 
@@ -83,6 +86,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
         world.history.listening(),
         patch("grpc.aio.insecure_channel", lambda address, options=None: channel_of(world.network, address)),
         tuned(world),
+        files_within(world),
         world.taps.listening(),
     ):
         yield
@@ -116,7 +120,12 @@ async def _life(world: World, progress: Progress, faults: Faults, arrange: Calla
         arrange(world)
     world.start("operator", operator(progress))
     for one in world.plan.readers:
-        world.start(f"{one.stream}-{one.process}", reader(progress, one))
+        if one.files:
+            world.start(f"writer-{one.stream}-{one.process}", file_writer(progress, one))
+        inject = file_reader if one.files else spark_driver if one.spark else reader
+        world.start(f"{one.stream}-{one.process}", inject(progress, one))
+    for name in EXECUTORS if any(one.spark for one in world.plan.readers) else ():
+        world.start(name, executor(progress))
     for sink in world.plan.sinks:
         world.start(f"sub-{sink}", subscriber(progress, sink))
     world.start("shaper", reshaper(progress))
@@ -184,6 +193,10 @@ def _visit(world: World, progress: Progress) -> None:
     plan = world.plan
     if plan.versions:
         world.start("updater", updater(progress))
+    if plan.returns_at:
+        world.start("returner", returner(progress))
+    if plan.forms:
+        world.start("former", former(progress))
     if plan.merges:
         world.start("merger", merger(progress))
     if plan.splits:
@@ -214,6 +227,8 @@ def _unfinished(world: World, progress: Progress, faults: Faults) -> str:
     if world.plan.wide:
         calm = max(progress.news, world.plan.span * 1.2 + _CALM) + _AFTER + _late_timers(world, faults)
         return "" if len(progress.finished) == len(world.plan.readers) and world.loop.time() > calm else "silence"
+    if world.plan.returns_at and progress.returned is None:
+        return "the topology to come back"
     waits = [f"{one.stream}/{one.process} to finish" for one in world.plan.readers]
     done = {f"{stream}/{process} to finish" for stream, process in progress.finished}
     added = [sink for sink in world.plan.added_sinks if progress.added and f"sub-{sink}" in world.processes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -13,6 +13,8 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import Append
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval import core as interval_core
+from millwheel.worker.interval.entry import ProductionRow
+from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.log import LogCore
 from millwheel.worker.log import core as log_core
@@ -37,6 +39,8 @@ class Taps:
         """The state of an interval or a log that has just been read back."""
         self.acks: list[Callable[[IntervalCore | LogCore, Acknowledge], None]] = []
         """A receiver's ACK, on its way to the sender."""
+        self.productions: list[Callable[[Iterable[ProductionRow]], None]] = []
+        """What an owner has produced and sends soon."""
         self.confirmations: list[Callable[[str, int, int], None]] = []
         """An owner that takes its append for journaled: journal, sequencer, commit."""
         self.publications: list[Callable[[LogState, str, Publish], None]] = []
@@ -54,6 +58,7 @@ class Taps:
         with (
             patch.object(interval_core, "recover", self._reading(vars(interval_core)["recover"])),
             patch.object(log_core, "recover", self._reading(vars(log_core)["recover"])),
+            patch.object(Outbox, "add", self._producing(Outbox.add)),
             patch.object(CoreHost, "_acknowledge", self._acknowledging(CoreHost._acknowledge)),
             patch.object(IntervalCore, "_on_appended", self._confirming(IntervalCore._on_appended)),
             patch.object(LogCore, "_on_appended", self._confirming(LogCore._on_appended)),
@@ -73,6 +78,15 @@ class Taps:
                 hear(state)
 
         return recover
+
+    def _producing(self, add: Callable[..., Any]) -> Callable[..., Any]:
+        def added(outbox: Any, rows: Iterable[ProductionRow], *arguments: Any, **more: Any) -> Any:
+            rows = list(rows)
+            for hear in self.productions:
+                hear(rows)
+            return add(outbox, rows, *arguments, **more)
+
+        return added
 
     def _acknowledging(self, acknowledge: Callable[..., None]) -> Callable[..., None]:
         def acknowledged(host: Any, instruction: Acknowledge) -> None:

@@ -11,7 +11,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from millwheel.core.time import seconds
-from simulation.options import library_windows, spilled_and_divided, tight_bounds, weak_timers
+from simulation.blocks import LIBRARY
+from simulation.options import changing_forms, library_windows, spilled_and_divided, tight_bounds, weak_timers
 
 if TYPE_CHECKING:
     from simulation.plan import Plan
@@ -194,6 +195,29 @@ def _idle(plan: Plan, chance: Random) -> None:
         reader.inputs[at:] = [replace(one, late=True) for one in reader.inputs[at:]]
 
 
+def _files(plan: Plan, chance: Random) -> None:
+    """An injector reads files, is killed while it does, and reads them again. It is idle in between: what it sends may
+    be late."""
+    skewed = {source["name"] for source in plan.sources if "skew" in source}
+    readers = [one for one in plan.readers if not one.batched and one.idle_at < 0 and one.stream not in skewed]
+    if readers:
+        reader = chance.choice(readers)
+        reader.files, reader.runs = chance.choice((1, 2)), chance.choice((0, 0, 1, 2))
+        reader.grows, reader.checkpoint = chance.random() < 0.4, chance.random() < 0.5
+        reader.kills = chance.randint(0, 3)
+        reader.inputs = [replace(one, late=True) for one in reader.inputs]
+
+
+def _spark(plan: Plan, chance: Random) -> None:
+    """An injector is a query of Spark's. A process that waits for the low watermark would wait for its own batch."""
+    skewed = {source["name"] for source in plan.sources if "skew" in source}
+    readers = [one for one in plan.readers if not (one.files or one.batched) and one.idle_at < 0]
+    readers = [one for one in readers if one.stream not in skewed]
+    if readers:
+        reader = chance.choice(readers)
+        reader.spark, reader.kills = True, chance.randint(0, 3)
+
+
 def _late(plan: Plan, chance: Random) -> None:
     """A computation that takes injected records, and those alone, drops late ones, or diverts them."""
     sources = {source["name"] for source in plan.sources}
@@ -271,6 +295,18 @@ def _ending(plan: Plan, chance: Random) -> None:
     plan.ends_at = chance.uniform(0.2, 1.2) * plan.span
 
 
+def _returning(plan: Plan, chance: Random) -> None:
+    """The topology is cancelled while its input comes, and comes back under its name."""
+    simple = all(node["exactly_once"] and not node["late"] and node["kind"] != LIBRARY for node in plan.nodes)
+    simple = simple and not any({"letters", "stops"} & node.keys() for node in plan.nodes)
+    if plan.ending or plan.wide or not simple or any(one.batched or one.spark for one in plan.readers):
+        return
+    plan.returns_at = chance.uniform(0.2, 1.3) * plan.span
+    plan.added = plan.neighbour = None
+    plan.guests = plan.retired = False
+    plan.renewed = ""
+
+
 def _brief(plan: Plan, chance: Random) -> None:
     """Windows leave no state behind."""
     for node in plan.nodes:
@@ -313,5 +349,9 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("spilled and divided", spilled_and_divided, 0.15),
     ("weak timers", weak_timers, 0.15),
     ("library windows", library_windows, 0.2),
+    ("files", _files, 0.2),
+    ("spark", _spark, 0.3),
+    ("returning", _returning, 0.55),
+    ("changing forms", changing_forms, 0.2),
 )
 """Name, change, and in what share of all seeds."""

@@ -149,7 +149,7 @@ async def _probe(world: World, progress: Progress) -> None:
         found = await read_percentile(authority, records, incarnation, 90.0)
     world.history.note(f"nine tenths of {name} are at {found.value}, {found.silent} silent")
     before = progress.percentile.get(incarnation, int(MIN_TIMESTAMP))
-    if found.value < before and world.plan.ending != "cancel":
+    if found.value < before and world.plan.ending != "cancel" and not world.plan.returns_at:
         world.violated(f"the percentile of {name} goes from {before} to {found.value} (G7)")
     progress.percentile[incarnation] = found.value
 
@@ -182,7 +182,8 @@ async def _retired(world: World, progress: Progress, which: Reader) -> bool:
         if not done and progress.read.get(name, 0) < len(which.inputs):
             world.violated(f"{which.stream}/{which.process} is retired, and it has not finished (G7)")
         world.history.note(f"{which.stream}/{which.process} is retired")
-        if which.batched:
-            await client.retire_query(query_of(which))
-            world.history.note(f"query {query_of(which)} is retired")
+        if which.batched or which.spark:
+            query = f"{query_of(which)}/{which.stream}" if which.spark else query_of(which)
+            await client.retire_query(query)
+            world.history.note(f"query {query} is retired")
     return True

@@ -12,6 +12,7 @@ from millwheel.coordination.contract import Change
 from millwheel.worker.messages import Delivery
 from millwheel.worker.shell.worker import Worker
 from simulation.coordinator import SimulatedCoordinator
+from simulation.forms import Form
 from simulation.history import History
 from simulation.loop import SimulatedLoop
 from simulation.network import Network
@@ -34,6 +35,7 @@ class World:
         self.loop = loop
         self.directory = directory
         self.chance = Random(f"world {plan.seed}")
+        self.file_chance = Random(f"files {plan.seed}")
         self.history = History(loop)
         self.network = Network(loop, Random(f"network {plan.seed}"))
         self.violations: list[str] = []
@@ -51,6 +53,8 @@ class World:
         )
         self.processes: dict[str, Process] = {}
         """The present life of each."""
+        self.forms: dict[str, Form] = {}
+        """By a package's digest: which form of what updates change is in it."""
         self.workers: dict[str, Worker] = {}
         """The worker in each worker process's present life."""
         self.stops: dict[str, asyncio.Event] = {}

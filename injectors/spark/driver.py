@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from millwheel.client.control import ControlClient
-from millwheel.client.injector import BatchOf, Injector, InjectorSettings
+from millwheel.client.injector import BatchOf
+from millwheel.injectors.batches import commit_batch, draw_sequencer, last_batch, open_publisher
 from millwheel.injectors.spark.errors import SinkError
 from millwheel.injectors.spark.loop import run
 from millwheel.injectors.spark.options import SinkOptions, parse_options
-from millwheel.injectors.spark.tasks import SOURCE, TaskReport
+from millwheel.injectors.spark.tasks import TaskReport
 from millwheel.rpc.failures import RequestError
 
 if TYPE_CHECKING:
@@ -28,44 +28,19 @@ def announce(options: SinkOptions) -> int:
     send is refused.
     """
 
-    async def draw() -> int:
-        async with ControlClient(options.address, patience=options.patience) as client:
-            return (await client.open_injector(options.stream, options.process)).sequencer
-
-    return run(draw())
+    return run(draw_sequencer(options))
 
 
 def is_committed(options: SinkOptions, batch: BatchOf) -> bool:
     """Whether the batch is wholly in, and its watermark published."""
 
-    async def ask() -> bool:
-        async with ControlClient(options.address, patience=options.patience) as client:
-            return await client.batch_cursor(batch.query) >= batch.batch
-
-    return run(ask())
+    return run(last_batch(options, batch.query)) >= batch.batch
 
 
 def settle(options: SinkOptions, reports: Sequence[TaskReport], batch: BatchOf) -> None:
-    """Every record of ``batch`` is ACKed: publish the watermark, then commit the batch.
-
-    In that order, so that a committed batch's watermark is always published: a replay of it reads no row, and
-    could not say it. A watermark published twice is the same.
-    """
+    """Every record of ``batch`` is ACKed: publish the watermark, then commit the batch."""
     newest = max((report.newest for report in reports if report.newest is not None), default=None)
-    run(_settle(options, batch, None if newest is None else newest - options.allowed_delay))
-
-
-async def _settle(options: SinkOptions, batch: BatchOf, watermark: int | None) -> None:
-    if watermark is not None:
-        async with _publisher(options) as injector:
-            await injector.advance(watermark)
-    async with ControlClient(options.address, patience=options.patience) as client:
-        await client.commit_batch(batch.query, batch.batch)
-
-
-def _publisher(options: SinkOptions) -> Injector:
-    settings = InjectorSettings(patience=options.patience, any_timestamp=True)  # the tasks have looked at the times
-    return Injector(options.address, options.stream, process=options.process, source=SOURCE, settings=settings)
+    run(commit_batch(options, batch, None if newest is None else newest - options.allowed_delay))
 
 
 def finish(options: SinkOptions) -> None:
@@ -73,7 +48,7 @@ def finish(options: SinkOptions) -> None:
 
     async def end() -> None:
         try:
-            async with _publisher(options) as injector:
+            async with open_publisher(options) as injector:
                 await injector.finish()
         except RequestError as error:
             if error.reason != _FINISHED:

@@ -12,7 +12,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from millwheel.client.control import ControlClient
-from millwheel.client.injector import BatchOf, Injector, InjectorError, InjectorSettings
+from millwheel.client.injector import BatchOf, Injector, InjectorError
+from millwheel.injectors.batches import finish_task, open_task
 from millwheel.injectors.spark.columns import RowReader, Rows
 from millwheel.injectors.spark.errors import SinkError
 from millwheel.injectors.spark.loop import run
@@ -20,13 +21,9 @@ from millwheel.injectors.spark.options import SinkOptions
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import MillwheelError
 
-__all__ = ["SOURCE", "TaskReport", "micro_batch", "write_partition"]
+__all__ = ["TaskReport", "micro_batch", "write_partition"]
 
 log = logging.getLogger("millwheel.spark")
-
-SOURCE = "spark"
-"""Within what the ids of rows are unique, beside their stream, query and batch: one and the same, so that a replay
-under another ``process`` has the ids that it had."""
 
 _SET_BACK = (
     "batch %d of %r is in, as are those up to %d: its rows are not sent. Spark itself repeats only the last batch; if "
@@ -84,31 +81,17 @@ def write_partition(
                 if run(_is_in(options, batch)):
                     _drain(batches)
                     return TaskReport(batch, 0, None)
-                partition = _Partition(run(_open(options, sequencer)), batch, reader)
+                partition = _Partition(run(open_task(options, sequencer)), batch, reader)
             read = reader.read(arrow)
             run(partition.send(read))
             rows += len(read.values)
             newest = read.newest if newest is None else max(newest, read.newest)
         if partition is not None:
-            run(partition.injector.flush())
+            run(finish_task(partition.injector))
     finally:
         if partition is not None:
             run(partition.injector.close())
     return TaskReport(batch, rows, newest)
-
-
-async def _open(options: SinkOptions, sequencer: int) -> Injector:
-    injector = Injector(
-        options.address,
-        options.stream,
-        process=options.process,
-        source=SOURCE,
-        sequencer=sequencer,
-        # The reader has looked at the times. A task fails for a row that a consumer cannot key, and names the row.
-        settings=InjectorSettings(patience=options.patience, any_timestamp=True, strict_keys=True),
-    )
-    await injector.open()
-    return injector
 
 
 async def _is_in(options: SinkOptions, batch: BatchOf) -> bool:

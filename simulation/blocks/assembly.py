@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import millwheel as mw
 from simulation.blocks.library import LIBRARY, add_library
-from simulation.blocks.plain import Count, Flaky, Loop, Pass, Poison, Recount, Scatter, Slow
+from simulation.blocks.plain import Count, Flaky, Loop, Pass, Poison, Recount, Scatter, Slow, Tally
 from simulation.blocks.records import Item
 from simulation.blocks.timed import Batch, Brief, Delay, Window
 from simulation.blocks.weak import WeakDelay, WeakWindow
@@ -18,6 +18,7 @@ _KINDS: Final[dict[str, Any]] = {
     "pass": Pass,
     "count": Count,
     "recount": Recount,
+    "tally": Tally,
     "window": Window,
     "brief": Brief,
     "delay": Delay,
@@ -55,8 +56,9 @@ def assemble(text: str) -> mw.Topology:
             add_library(topology, node)
             continue
         kinds = _KINDS if node["strong"] else _KINDS | _WEAK_KINDS
-        block = kinds[node["kind"]](node["name"], node["outputs"], *node["arguments"])
+        block = kinds[node["kind"]](node.get("signed", node["name"]), node["outputs"], *node["arguments"])
         block.loose = not node["exactly_once"] or "belated" in node
+        block.joins = frozenset(node.get("joins", ()))
         block.feedback = node["feedback"]
         belated = f"{node['name']}-late"
         diverted = [belated] if node["late"] == "divert" else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import millwheel as mw
-from simulation.blocks.records import SEEN, STATELESS, Bucket, Gathered, Item, Numbered, Step
+from simulation.blocks.records import SEEN, STATELESS, Bucket, Gathered, Item, Numbered, Step, Tallied
 
 __all__ = ["Block", "check_due", "gather", "look", "number", "numbered", "release", "turns"]
 
@@ -20,6 +20,9 @@ class Block:
         """The streams that come back to it, with their keys."""
         self.loose = False
         """Whether what it is given may be late: duplicates, or what was there before it; and so what comes of it."""
+
+        self.joins: frozenset[str] = frozenset()
+        """The streams that it joined when records had been sent: what of them is late here is late behind it."""
 
     def complain(self, what: str) -> None:
         """Note what may not be."""
@@ -52,10 +55,13 @@ def numbered(block: Block, ctx: Any, record: mw.Record[Item]) -> Item:
     """A record with the next number of its key's. What comes by a feedback edge may be late."""
     item = record.value
     look(block, ctx, record)
-    tainted = item.tainted or block.loose
+    tainted = item.tainted or block.loose or (record.late and record.stream in block.joins)
     if isinstance(ctx.state, Numbered):
         ctx.state.count += 1
         reached = ctx.state.count
+    elif isinstance(ctx.state, Tallied):
+        ctx.state.counts.append(len(ctx.state.counts) + 1)
+        reached = len(ctx.state.counts)
     else:
         reached = ctx.state = ctx.state + 1
     forgiven = tainted or record.stream in block.feedback
@@ -67,7 +73,7 @@ def gather(block: Block, ctx: Any, tag: str, record: mw.Record[Item], timestamp:
     """Add a record to a key's bucket."""
     item, state = record.value, ctx.state
     look(block, ctx, record)
-    tainted = item.tainted or block.loose
+    tainted = item.tainted or block.loose or (record.late and record.stream in block.joins)
     forgiven = tainted or record.stream in block.feedback
     step = Step(block.name, ctx.key, state.number + 1, ctx.watermark, record.late and not forgiven)
     state.number += 1

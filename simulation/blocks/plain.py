@@ -7,9 +7,9 @@ import random
 
 import millwheel as mw
 from simulation.blocks.base import Block, number, numbered, turns
-from simulation.blocks.records import DIVIDED, FAILED, Item, Numbered
+from simulation.blocks.records import DIVIDED, FAILED, Item, Numbered, Tallied
 
-__all__ = ["Count", "Flaky", "Loop", "Pass", "Poison", "Recount", "Scatter", "Slow"]
+__all__ = ["Count", "Flaky", "Loop", "Pass", "Poison", "Recount", "Scatter", "Slow", "Tally"]
 
 
 class Pass(Block, mw.Computation[Item, int]):
@@ -56,6 +56,21 @@ class Recount(Block, mw.Computation[Item, Numbered]):
         return Numbered(stored.read(int))
 
     def process_record(self, ctx: mw.Context[Numbered], record: mw.Record[Item]) -> None:
+        """Number it, and send it on."""
+        number(self, ctx, record)
+
+
+class Tally(Block, mw.Computation[Item, Tallied]):
+    """As :class:`Recount`, later still: it migrates the states of both."""
+
+    state_version = 3
+
+    def migrate(self, stored: mw.StoredState) -> Tallied:
+        """What :class:`Count` or :class:`Recount` has stored."""
+        count = stored.read(int) if stored.version == 1 else stored.read(Numbered).count
+        return Tallied(list(range(1, count + 1)))
+
+    def process_record(self, ctx: mw.Context[Tallied], record: mw.Record[Item]) -> None:
         """Number it, and send it on."""
         number(self, ctx, record)
 

@@ -9,7 +9,7 @@ import msgspec
 
 import millwheel as mw
 
-__all__ = ["DIVIDED", "FAILED", "SEEN", "STATELESS", "Bucket", "Gathered", "Item", "Numbered", "Step"]
+__all__ = ["DIVIDED", "FAILED", "SEEN", "STATELESS", "Bucket", "Gathered", "Item", "Numbered", "Step", "Tallied"]
 
 STATELESS: Final = "fires, and nothing is known of the key (G2)"
 """How a complaint ends of which an owner that was cut off is innocent while it has not heard that its computation was
@@ -65,6 +65,12 @@ class Numbered(msgspec.Struct):
     """A key's steps so far, as later code keeps them."""
 
     count: int = 0
+
+
+class Tallied(msgspec.Struct):
+    """The same, as still later code keeps them."""
+
+    counts: list[int] = []
 
 
 class Gathered(msgspec.Struct):

@@ -7,6 +7,7 @@ from typing import Any
 
 from millwheel.worker.arrivals import ArrivalOrder, WaitingBytes
 from millwheel.worker.interval import outbox
+from millwheel.worker.interval.commits import Commits
 from millwheel.worker.interval.flows import Flow
 from millwheel.worker.interval.intake import Intake
 from millwheel.worker.interval.outbox import Outbox
@@ -36,6 +37,22 @@ def any_order_taken() -> None:
         return at_once
 
     replace(ArrivalOrder, "arrived", make)
+
+
+@mutation("G15", "weak productions say what they follow, as strong ones do", seeds=300)
+def weak_ones_unordered() -> None:
+    """A receiver is not told of a weak production's place among those of its sender."""
+
+    def make(send: Any) -> Any:
+        def sending(self: Commits, shipment: Any, order: Any) -> Any:
+            made = send(self, shipment, order)
+            if shipment.opaque:
+                made.delivery.order = None
+            return made
+
+        return sending
+
+    replace(Commits, "_send", make)
 
 
 @mutation(

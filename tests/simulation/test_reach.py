@@ -16,6 +16,10 @@ from simulation.world import World
 HELD_UP = [f"of what was asked of the {where} meanwhile" for where in ("store", "coordinator")]
 BALANCED = [f"done for the load's sake: {what} of" for what in ("move", "split", "merge")]
 TENDED = [" goes on: at w", " goes on: version"]
+FORMS = ["lives=3", "present=False", "direct=True", "key='b'", "windows=True"]
+FILES = ["is killed at a step of its own", "the tail is ended", "were handed over, to the end"]
+SPARK = ["a second copy of a task of batch", "is in already"]
+CODES = ["code=1", "code=2"]
 LEFT = ["s0/r0 is retired", "query s0-r"]
 
 
@@ -24,8 +28,14 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
     [
         pytest.param(366, [*HELD_UP, "only the other way"], id="partitions"),
         pytest.param(84, BALANCED, id="balancing"),
-        pytest.param(142, TENDED, id="operators"),
+        pytest.param(6, TENDED, id="operators"),
         pytest.param(40, LEFT, id="leaving"),
+        pytest.param(59, FORMS, id="forms"),
+        pytest.param(4, ["the topology is cancelled", "the topology is back"], id="returning"),
+        pytest.param(13, FILES, id="files"),
+        pytest.param(106, [*SPARK, "is killed before it can write the commit"], id="spark"),
+        pytest.param(120, ["is killed before it can publish"], id="spark publishes"),
+        pytest.param(256, CODES, id="codes"),
     ],
 )
 def test_a_seed_reaches(seed: int, told: list[str]) -> None:
@@ -33,6 +43,10 @@ def test_a_seed_reaches(seed: int, told: list[str]) -> None:
     done = run_module("simulation", "--seeds", "1", "--seed", str(seed), "--history")
     assert done.returncode == 0, done.stdout[-20_000:]
     assert [one for one in told if one not in done.stdout] == []
+
+
+OFTEN = {"forms", "files", "spark", "returning"}
+"""What one seed of ten has."""
 
 
 def _reached(seed: int) -> set[str]:
@@ -43,6 +57,12 @@ def _reached(seed: int) -> set[str]:
     found |= {node["kind"] for node in plan.nodes if node["kind"] == "poison"}
     found |= {"poison on a cycle"} if "poison" in found and any(node["feedback"] for node in plan.nodes) else set()
     found |= {"bounds"} if plan.tuning["bounds"] else set()
+    found |= {"files"} if any(reader.files for reader in plan.readers) else set()
+    found |= {"returning"} if plan.returns_at else set()
+    found |= {"spark"} if any(reader.spark for reader in plan.readers) else set()
+    found |= {"files that grow"} if any(reader.grows for reader in plan.readers) else set()
+    if plan.form is not None:
+        found |= {"forms", "forms with keys that change"} if plan.form.rekeyed else {"forms"}
     return found | ({"spilled and divided"} if plan.splits and plan.merges and plan.tuning["ids"] else set())
 
 
@@ -51,7 +71,9 @@ def test_300_seeds_reach_what_is_there_for_them() -> None:
     reached = Counter(what for seed in range(1, 301) for what in _reached(seed))
     wanted = {"weak window", "weak delay", "weak scatter", "tumbling", "sliding", "session", "two_phase"}
     wanted |= {"poison", "poison on a cycle", "bounds", "spilled and divided"}
+    wanted |= {"forms with keys that change", "files that grow"}
     assert {what for what in wanted if reached[what] < 3} == set(), reached
+    assert {what for what in OFTEN if reached[what] < 30} == set(), reached
 
 
 def test_what_stands_still_for_ever_is_missed_soon_after_the_faults(tmp_path: Path) -> None:

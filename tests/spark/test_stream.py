@@ -177,10 +177,10 @@ def test_two_queries_under_one_process_name_do_not_go_on_side_by_side_5_2(
 ) -> None:
     """Two promises under one name would be one lie: tasks whose process has a successor are refused."""
     from millwheel.client.injector import BatchOf
+    from millwheel.injectors.batches import open_task
     from millwheel.injectors.spark.driver import announce
     from millwheel.injectors.spark.loop import run as do
     from millwheel.injectors.spark.options import parse_options
-    from millwheel.injectors.spark.tasks import _open
 
     options = parse_options(options_for(server.address))
     older = announce(options)
@@ -188,7 +188,7 @@ def test_two_queries_under_one_process_name_do_not_go_on_side_by_side_5_2(
     assert newer > older
 
     async def send(sequencer: int) -> None:
-        injector = await _open(options, sequencer)
+        injector = await open_task(options, sequencer)
         rows = [{"id": "a", "city": "rome", "at": 1}]
         await injector.send_many(rows, [1], ids=["a"], batch=BatchOf("q", 0), keys={"trips/per-city": ["k"]})
         try:

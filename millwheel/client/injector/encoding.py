@@ -43,7 +43,8 @@ class RecordEncoder:
         self._encode: Callable[[Any], bytes] | None = None
         self._decode: Callable[[bytes], Any] | None = None
         self._encode_any = codec_for(Any, f"stream {stream!r}").checked
-        self._known: dict[tuple[str, str], _Extract] = {}
+        self._known: dict[tuple[str, str], tuple[tuple[str, ...], _Extract]] = {}
+        """By topology and computation: the fields of the key that the topology object declares, and its extractor."""
         self._by_type: dict[tuple[str, tuple[str, ...], type], _Extract] = {}
         if topology is not None:
             self._learn(topology)
@@ -53,8 +54,18 @@ class RecordEncoder:
         if found is None or found.codec is None:
             raise UsageError(f"topology {topology.name!r} has no stream {self.stream!r}")
         self._encode, self._decode = found.codec.verify, found.codec.decode
+        computations = topology.plan().computations
         for computation, extract in consumers_of(topology, self.stream):
-            self._known[topology.name, computation] = extract
+            declared = computations[computation].inputs[self.stream].to_proto(found.type)
+            self._known[topology.name, computation] = tuple(declared.fields), extract
+
+    def _own_extractor(self, consumer: ConsumerRouting) -> _Extract | None:
+        """The topology object's extractor for ``consumer``; None if there is none, or an update changed the key.
+
+        Functions are compared with functions only: their names depend on how a program was started.
+        """
+        fields, extract = self._known.get((consumer.topology, consumer.computation), ((), None))
+        return extract if fields == consumer.fields else None
 
     def encode(self, values: Sequence[Any], form: specs.ValueFormat.ValueType) -> list[bytes]:
         """The values in the stream's format; ValueEncodeError or TooLargeError names what has no place there."""
@@ -111,7 +122,7 @@ class RecordEncoder:
         if values is None:
             decode = self._decode or self._decoder(consumer, form)
             values = [decode(value) for value in encoded]
-        extract = self._known.get((consumer.topology, consumer.computation))
+        extract = self._own_extractor(consumer)
         if extract is not None:
             return [extract(value) for value in values]
         kinds = set(map(type, values))
@@ -122,7 +133,7 @@ class RecordEncoder:
 
     def keys_locally(self, consumer: ConsumerRouting) -> bool:
         """Whether the keys for ``consumer`` can be extracted here: by its fields, or by its topology's own code."""
-        known = (consumer.topology, consumer.computation) in self._known
+        known = self._own_extractor(consumer) is not None
         return consumer.log or known or not consumer.function or bool(consumer.fields)
 
     def has_column(self, consumer: ConsumerRouting, given: GivenKeys | None) -> bool:

@@ -1,0 +1,192 @@
+"""Injectors of files in simulated runs: `millwheel inject file`, killed at any step and run again (section 5.2).
+
+Invariant that this threatens: a line is one record, however often its file is read, by however many lives of the
+process, with a checkpoint or without, while the file grows (G1). What a life has ACKed is in (G2), and the end of the
+last run is the end of the stream (G8). Who could break it: an injector that names a file or a line otherwise in another
+life, that takes half a line for a line, or whose checkpoint is ahead of the ACKs.
+
+The files are real ones. What the product does with them in threads is done at once here, with a pause before and behind
+it; in such a pause, or when records are handed over, the process may be killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+from unittest.mock import patch
+
+from millwheel.client.injector import Injector, InjectorSettings
+from millwheel.client.injector.errors import InjectorError
+from millwheel.core.time import Duration
+from millwheel.injectors.files import FileInjector, FileSettings, SourceError
+from millwheel.injectors.identity import partition_name
+from millwheel.injectors.parsing import TimestampField, TimeUnit
+from millwheel.rpc.failures import RequestError
+from simulation.clients import ADDRESS, Progress
+from simulation.plan import Reader
+from simulation.process import PROCESS, Process
+from simulation.world import Main, World
+
+__all__ = ["file_reader", "file_writer", "files_within"]
+
+_READ_BYTES: Final = 150
+"""So few bytes are read at a time: one line or two."""
+_DISORDER: Final = Duration(500_000)
+"""By so much a plan's records are disordered that are not late."""
+
+
+@contextmanager
+def files_within(world: World) -> Iterator[None]:
+    """File injectors run without threads, and know files by paths below the run's directory."""
+
+    async def to_thread(call: Callable[..., Any], /, *arguments: Any) -> Any:
+        module = getattr(call, "__module__", None) or type(call).__module__
+        if not module.startswith(("millwheel.injectors", "pathlib")):
+            raise RuntimeError(f"a thread in a simulation: {call}")
+        await _step(world)
+        result = call(*arguments)
+        await _step(world)
+        return result
+
+    def named(path: str, lines: Any) -> str:
+        return partition_name(str(Path(path).relative_to(world.directory.resolve())), lines)
+
+    with (
+        patch("asyncio.to_thread", to_thread),
+        patch("millwheel.injectors.files.partition_name", named),
+        patch("millwheel.injectors.files._READ_BYTES", _READ_BYTES),
+    ):
+        yield
+
+
+async def _step(world: World) -> None:
+    """A moment in which the process may be killed, as often as the plan says."""
+    process = PROCESS.get()
+    assert process is not None
+    which = next((one for one in world.plan.readers if f"{one.stream}-{one.process}" == process.name), None)
+    if which is None:
+        return
+    chance = world.file_chance
+    if which.kills > 0 and chance.random() < 0.08:
+        which.kills -= 1
+        world.history.note("is killed at a step of its own")
+        # Not from within: this step is to be the last one.
+        world.later(0.0, world.kill, process.name)
+        world.later(chance.uniform(0.1, 2.0), _restart, world, process.name)
+        await asyncio.sleep(1e9)
+    pace = world.plan.span / len(which.inputs) / 2 if world.loop.time() < world.plan.span else 0.001
+    await asyncio.sleep(chance.uniform(0.0, pace))
+
+
+def _restart(world: World, name: str) -> None:
+    if not world.processes[name].alive:
+        world.start(name)
+
+
+def _directory(world: World, which: Reader) -> Path:
+    return world.directory / f"files-{world.plan.seed}" / f"{which.stream}-{which.process}"
+
+
+def file_writer(progress: Progress, which: Reader) -> Main:
+    """Writes the reader's files: at once, or piece by piece, with lines that are not whole in between."""
+
+    async def main(world: World, process: Process) -> None:
+        directory, chance = _directory(world, which), Random(f"writer {world.plan.seed} {process.name}")
+        directory.mkdir(parents=True, exist_ok=True)
+        written = {path.name: path.stat().st_size for path in directory.glob("*.jsonl")}
+        for number in range(which.files):
+            lines = "".join(_line(one) for one in which.inputs[number :: which.files]).encode()
+            name, at = f"{number}.jsonl", written.get(f"{number}.jsonl", 0)
+            while at < len(lines):
+                size = chance.randint(1, 400) if which.grows else len(lines)
+                with (directory / name).open("ab") as file:
+                    file.write(lines[at : at + size])
+                at += size
+                if which.grows:
+                    await asyncio.sleep(chance.uniform(0.0, 0.6))
+        progress.written.add((which.stream, which.process))
+
+    return main
+
+
+def _line(one: Any) -> str:
+    record = {"ids": [one.number], "a": one.a, "b": one.b, "tainted": True, "at": one.timestamp}
+    return json.dumps(record) + "\n"
+
+
+class _NotedInjector(Injector):
+    """Notes when each record is sent for the first time."""
+
+    world: World
+    progress: Progress
+
+    async def send_many(self, values: Any, timestamps: Any, **more: Any) -> None:
+        """See :class:`Injector`."""
+        for value in values:
+            self.progress.first_sent.setdefault(value["ids"][0], self.world.loop.time())
+        await super().send_many(values, timestamps, **more)
+        await _step(self.world)
+
+
+def file_reader(progress: Progress, which: Reader) -> Main:
+    """Injects the files: first as often as the plan says without an end, or as a tail, then to the end."""
+    name = (which.stream, which.process)
+
+    async def main(world: World, process: Process) -> None:
+        await progress.there()
+        while name not in progress.finished and progress.over is None:
+            last = progress.runs[name] >= which.runs and name in progress.written
+            try:
+                await _run(world, progress, which, last=last)
+                progress.runs[name] += 1
+                if last:
+                    _done(progress, which)
+            except RequestError as error:
+                world.history.note(f"begins anew: {error}")
+                if error.reason == "INJECTOR_FINISHED":
+                    _done(progress, which)
+            except SourceError as error:
+                world.violated(f"{which.stream}/{which.process} refuses its own file: {error} (G1)")
+            except (InjectorError, TimeoutError) as error:
+                world.history.note(f"begins anew: {type(error).__name__} {error}")
+            await asyncio.sleep(3.0 if world.plan.ending else 0.5)
+
+    return main
+
+
+def _done(progress: Progress, which: Reader) -> None:
+    name = which.stream, which.process
+    progress.finished.add(name)
+    progress.read[name] = len(which.inputs)
+
+
+async def _run(world: World, progress: Progress, which: Reader, *, last: bool) -> None:
+    directory = _directory(world, which)
+    tail = which.grows and not last
+    settings = FileSettings(
+        directory,
+        "*.jsonl",
+        timestamp=TimestampField("at", TimeUnit.MICROSECONDS),
+        disorder=_DISORDER,
+        tail=tail,
+        finish=last,
+        checkpoint=directory / "checkpoint" if which.checkpoint else None,
+    )
+    injector = _NotedInjector(ADDRESS, which.stream, process=which.process, settings=InjectorSettings(check_types=True))
+    injector.world, injector.progress = world, progress
+    async with injector:
+        files = FileInjector(injector, settings)
+        if tail:
+            try:
+                async with asyncio.timeout(world.file_chance.uniform(0.5, world.plan.span)):
+                    await files.run()
+            except TimeoutError:
+                world.history.note("the tail is ended")
+        else:
+            await files.run()
+    world.history.note(f"{files.records} records of files were handed over{', to the end' if last else ''}")

@@ -1,0 +1,29 @@
+"""Injectors of files: how lines are known, and how far a checkpoint goes (section 5.2)."""
+
+from __future__ import annotations
+
+from millwheel.injectors import files, identity, progress
+from simulation.mutations.base import mutation, replace, rewrite
+
+__all__: list[str] = []
+
+_SEEDS = 300
+
+
+@mutation("G1", "a file has the same name in every run", seeds=_SEEDS)
+def files_named_anew() -> None:
+    """Each run names its files by chance."""
+    old = 'person=b"millwheel.file")'
+    rewrite(identity.partition_name, old, old[:-1] + ', key=__import__("random").randbytes(8))')
+
+
+@mutation("G1", "a checkpoint of a file goes no further than the ACKs", seeds=_SEEDS)
+def checkpointed_unacked() -> None:
+    """A checkpoint has what was read."""
+    replace(progress.FileProgress, "restart", lambda _: lambda self, acknowledged: self.offset)
+
+
+@mutation("G1", "a line of a file that grows is one when its end is there", seeds=_SEEDS)
+def half_lines() -> None:
+    """The last line is read as it is."""
+    rewrite(files._read_lines, "if not growing and not file.read(1):", "if not file.read(1):")

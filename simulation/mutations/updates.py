@@ -1,0 +1,39 @@
+"""Updates: what becomes of records, states and productions when the topology changes (sections 4.1, 4.4, 7.1)."""
+
+from __future__ import annotations
+
+from millwheel.master.plans import Planner
+from millwheel.sdk import migration
+from millwheel.worker.shell.routing import Routing
+from simulation.mutations.base import mutation, replace, rewrite, rewriting
+
+__all__: list[str] = []
+
+_SEEDS = 300
+
+rewriting(
+    "removed_ones_dropped",
+    "G1",
+    "what a removed computation had produced is delivered",
+    Planner.update,
+    "record.leaving.add(spec=computation, incarnation=incarnation, switching=number)",
+    "pass",
+    seeds=_SEEDS,
+)
+
+
+@mutation("G1", "migrate is given the version that a state was stored by", seeds=_SEEDS)
+def migrated_as_the_first() -> None:
+    """Every stored state is said to be of the version before the present one."""
+    rewrite(migration.versioned, "return migrate(found)", "return migrate(StoredState(1, found.data))")
+
+
+@mutation("G1", "productions are routed by the present version of the topology", seeds=_SEEDS)
+def routed_as_at_first() -> None:
+    """What a worker has found out once of a stream's consumers, it uses for every later owner."""
+
+    def make(route: object) -> object:
+        known: dict[tuple[int, str], object] = {}
+        return lambda self, stream: known.setdefault((id(self), stream), route(self, stream))  # type: ignore[operator]
+
+    replace(Routing, "_route", make)

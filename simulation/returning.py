@@ -1,0 +1,84 @@
+"""The first topology is cancelled while its input comes, and submitted again under its name (sections 4.1, 7.1).
+
+Invariant that this threatens: the next life has nothing of the one before it: no state, no ids, no watermark, no
+offset. What is sent from then on is in once. What was sent before is in once at most. Who could break it: an owner that
+serves a former life, ids or injectors that outlive it, a log that goes on behind the offsets of the former one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from millwheel.client.control import ControlClient
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from simulation.blocks import assemble
+from simulation.clients import ADDRESS, Progress
+from simulation.plan import package_of
+from simulation.process import Process
+from simulation.world import Main, World
+
+__all__ = ["returner"]
+
+_NAME = "simulated"
+_KNOWN_AFTER = 2.0
+"""Virtual seconds in which those who follow the coordinator hear of the new life, where nothing is wrong."""
+
+
+def returner(progress: Progress) -> Main:
+    """Cancels the topology when the plan says so, and submits it again."""
+
+    async def main(world: World, process: Process) -> None:
+        await progress.submitted.wait()
+        if not progress.cancelled:
+            await asyncio.sleep(world.plan.returns_at)
+        while progress.returned is None:
+            try:
+                async with ControlClient(ADDRESS, deadline=3.0, patience=5.0) as client:
+                    await _again(world, progress, client)
+            except (RequestError, TimeoutError) as error:
+                world.history.note(f"not back yet: {error}")
+            await asyncio.sleep(0.5)
+
+    return main
+
+
+async def _again(world: World, progress: Progress, client: ControlClient) -> None:
+    if not progress.cancelled:
+        if not await _is_cancelled(client):
+            await client.cancel(_NAME, request_id="the first end")
+        progress.cancelled = True
+        world.history.note("the topology is cancelled")
+        # Those who read and send are the former life's.
+        for name in _clients(world):
+            world.kill(name)
+        await asyncio.sleep(world.file_chance.uniform(0.0, 2.0))
+    package = package_of(world.plan)
+    await client.upload_package(package.digest, package.data)
+    await client.submit(assemble(world.plan.text()).to_spec(package.reference()), request_id="the second one")
+    world.history.note("the topology is back")
+    await asyncio.sleep(_KNOWN_AFTER)
+    for kept in (progress.sunk, progress.promised, progress.flushed):
+        kept.clear()
+    progress.ended.clear()
+    progress.finished.clear()
+    progress.returned = world.loop.time()
+    progress.back.set()
+    for name in _clients(world):
+        world.kill(name)  # faults may have started it again
+        world.start(name)
+
+
+async def _is_cancelled(client: ControlClient) -> bool:
+    try:
+        return (await client.get_topology(_NAME)).topology.state == catalog.TOPOLOGY_STATE_CANCELLED
+    except RequestError as error:
+        if error.code is FailureCode.NOT_FOUND:
+            return True
+        raise
+
+
+def _clients(world: World) -> list[str]:
+    """Who reads sinks, and who injects."""
+    readers = {f"{one.stream}-{one.process}" for one in world.plan.readers}
+    return [name for name in world.processes if name in readers or name.startswith("sub-")]

@@ -1,0 +1,57 @@
+"""Whose key extractor an injector follows: the topology object's, as long as the cluster has the same key (4.2)."""
+
+from __future__ import annotations
+
+import msgspec
+
+import millwheel as mw
+from millwheel.client.injector.encoding import RecordEncoder
+from millwheel.client.injector.routing import ConsumerRouting, Route
+from millwheel.core.keys import ALL_KEYS
+from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.keys import KeyExtractor
+
+
+class Visit(msgspec.Struct):
+    page: str
+    user: str
+
+
+class Count(mw.Computation[Visit, int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Visit]) -> None:
+        ctx.state += 1
+
+
+def topology(key: KeyExtractor) -> mw.Topology:
+    made = mw.Topology("site")
+    made.source("visits", Visit)
+    made.add(Count, name="count", inputs={"visits": key})
+    return made
+
+
+def routed(*fields: str, function: str = "") -> ConsumerRouting:
+    routes = [Route(ALL_KEYS, "count.1.j2", "")]
+    return ConsumerRouting("count.1", routes, topology="site", computation="count", fields=fields, function=function)
+
+
+def keys(encoder: RecordEncoder, consumer: ConsumerRouting) -> list[bytes]:
+    visits = [Visit("home", "ann")]
+    return encoder.keys(consumer, visits, [b""], None, specs.VALUE_FORMAT_MSGPACK)
+
+
+def test_an_update_that_keys_by_another_field_counts_for_injectors_4_1() -> None:
+    encoder = RecordEncoder("visits", topology(mw.key("page")))
+    assert keys(encoder, routed("page")) == [b"home"]
+    assert keys(encoder, routed("user")) == [b"ann"]
+
+
+def test_an_update_that_keys_by_a_field_ends_the_use_of_a_function_4_1() -> None:
+    encoder = RecordEncoder("visits", topology(mw.key(lambda visit: visit.page)))
+    assert keys(encoder, routed(function="site:by_page")) == [b"home"]
+    assert keys(encoder, routed("user")) == [b"ann"]
+
+
+def test_a_key_that_became_a_function_is_a_workers_to_extract_4_1() -> None:
+    encoder = RecordEncoder("visits", topology(mw.key("page")))
+    assert encoder.keys_locally(routed("page"))
+    assert not encoder.keys_locally(routed(function="site:by_user"))
