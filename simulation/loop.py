@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
@@ -66,12 +67,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._queue: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._serial = 0
+        self._suspended = False
+        """Whether a machine has ever been suspended: until then all steady clocks show the same."""
         self.steps = 0
         """Steps taken so far."""
 
     # What asyncio asks of a loop.
 
     def time(self) -> float:
+        """Virtual seconds since the run began, without those for which this step's machine was suspended."""
+        return self._now if not self._suspended else self._now - _lag(PROCESS.get())
+
+    @property
+    def now(self) -> float:
         """Virtual seconds since the run began."""
         return self._now
 
@@ -87,17 +95,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """See :meth:`asyncio.AbstractEventLoop.call_at`."""
+        """See :meth:`asyncio.AbstractEventLoop.call_at`. ``when`` is by the steady clock of the handle's process."""
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._serial += 1
-        heapq.heappush(self._timers, (when, self._serial, handle))
+        self._set(handle)
         return handle
+
+    def _set(self, handle: asyncio.TimerHandle) -> None:
+        self._serial += 1
+        due = handle.when() if not self._suspended else handle.when() + _lag(_process_of(handle))
+        heapq.heappush(self._timers, (due, self._serial, handle))
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """See :meth:`asyncio.AbstractEventLoop.call_later`."""
-        return self.call_at(self._now + max(delay, 0.0), callback, *args, context=context)
+        now = self._now
+        if self._suspended:
+            now -= _lag(PROCESS.get() if context is None else context.get(PROCESS))
+        return self.call_at(now + max(delay, 0.0), callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """A cancelled timer is passed over when its time comes."""
@@ -146,16 +161,34 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         timers = self._timers
         while timers:
             when, _, handle = heapq.heappop(timers)
-            if handle._cancelled:
+            if handle._cancelled or (self._suspended and self._put_off(handle, when)):
                 continue
             self._now = max(self._now, when)
+            lag = _lag(_process_of(handle)) if self._suspended else 0.0
+            while self._now - lag < handle.when():  # by rounding: who waits for a time must find that it has come
+                self._now = math.nextafter(self._now, math.inf)
             self._queue.append(handle)
             while timers and timers[0][0] <= self._now:
-                self._queue.append(heapq.heappop(timers)[2])
+                due, _, handle = heapq.heappop(timers)
+                if not (self._suspended and self._put_off(handle, due)):
+                    self._queue.append(handle)
             return
         if self._stopping:  # type: ignore[attr-defined]
             return
         raise StuckError("nothing is ready, and no timer is set")
+
+    def _put_off(self, handle: asyncio.TimerHandle, due: float) -> bool:
+        """Whether a timer is not due yet: its machine is suspended, or was, since it was set."""
+        process = _process_of(handle)
+        if process is None or not process.alive:
+            return False
+        if process.asleep_since is not None:
+            process.frozen.append(handle)
+            return True
+        if handle.when() + process.lag <= due:
+            return False
+        self._set(handle)
+        return True
 
     def _ordered(self, batch: deque[asyncio.Handle]) -> list[asyncio.Handle]:
         """Steps by process; which is first, the seed decides."""
@@ -173,9 +206,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """As SIGSTOP: its steps wait. Time goes on."""
         process.paused = True
 
+    def suspend(self, process: Process) -> None:
+        """Its machine is suspended: its steps wait, and so does its steady clock. Other clocks go on."""
+        self._suspended = True
+        process.paused = True
+        process.asleep_since = self._now
+
     def resume(self, process: Process) -> None:
-        """As SIGCONT."""
+        """As SIGCONT, or the machine goes on."""
         process.paused = False
+        if process.asleep_since is not None:
+            process.lag += self._now - process.asleep_since
+            process.asleep_since = None
+            frozen, process.frozen = process.frozen, []
+            for handle in frozen:
+                self._set(handle)
         held, process.held = process.held, []
         self._queue.extend(held)
 
@@ -185,3 +230,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         # First: what waited for its turn may be all that keeps a task.
         process.tasks = [task for task in asyncio.all_tasks(self) if getattr(task, "process", None) is process]
         process.held.clear()
+
+
+def _process_of(handle: asyncio.Handle) -> Process | None:
+    found: Process | None = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+    return found
+
+
+def _lag(process: Process | None) -> float:
+    return 0.0 if process is None else process.lag

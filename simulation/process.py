@@ -31,7 +31,20 @@ class Clock:
 class Process:
     """One life of one process. ``name`` is also its host, which it has for itself."""
 
-    __slots__ = ("alive", "clock", "context", "held", "life", "loop", "name", "paused", "tasks")
+    __slots__ = (
+        "alive",
+        "asleep_since",
+        "clock",
+        "context",
+        "frozen",
+        "held",
+        "lag",
+        "life",
+        "loop",
+        "name",
+        "paused",
+        "tasks",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, life: int, clock: Clock) -> None:
         self.loop = loop
@@ -42,6 +55,12 @@ class Process:
         self.paused = False
         self.held: list[asyncio.Handle] = []
         """What became due while it was paused, in order."""
+        self.asleep_since: float | None = None
+        """When its machine was suspended, if it is."""
+        self.lag = 0.0
+        """Seconds for which its machine was suspended so far. CLOCK_MONOTONIC does not count them."""
+        self.frozen: list[asyncio.TimerHandle] = []
+        """Timers that would be due, if its steady clock went on."""
         self.tasks: list[asyncio.Task[Any]] = []
         """Of a dead one: those that will never go on. They are kept, so that nothing of them is finalized."""
         self.context: Context = copy_context()

@@ -81,6 +81,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
         world.history.listening(),
         patch("grpc.aio.insecure_channel", lambda address, options=None: channel_of(world.network, address)),
         tuned(world),
+        world.store.patched(),
         world.taps.listening(),
     ):
         yield
@@ -101,6 +102,8 @@ def _run(world: World, arrange: Callable[[World], None] | None) -> None:
         world.loop.run_until_complete(world.loop.create_task(_life(world, progress, faults, arrange)))
     except StuckError as error:
         world.violated(f"{error}: {_unfinished(world, progress, faults)} (G8)")
+    if world.store.reached:
+        world.history.note(f"WAYS {', '.join(f'{way} {count}' for way, count in world.store.reached.items())}")
     checks.conclude()
     if any(progress.sunk.values()):
         owners.conclude()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ from millwheel.store.contract import (
     PartId,
     SequencerRefusedError,
     StateRow,
+    StateStore,
     StoreError,
     StoreUnavailableError,
 )
@@ -57,6 +59,19 @@ class SimulatedStore:
         self.inner = MemoryStore()
         self.remote = Remote(network, "store", chance, StoreUnavailableError, 2.0)
         self.watch = watch
+        self.reached: dict[str, int] = {}
+        """How often each of the store's own ways was taken."""
+
+    def open(self) -> StateStore:
+        """The store of the process whose step it is."""
+        return self
+
+    def patched(self) -> AbstractContextManager[object]:
+        """What the product's code needs beside it."""
+        return nullcontext()
+
+    def calm(self) -> None:
+        """What goes wrong by the store's own ways goes wrong no more."""
 
     async def _ask(
         self, call: Callable[[], Coroutine[Any, Any, Any]], done: Callable[[str], None] | None = None

@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from millwheel.core.time import seconds
+from simulation.backends import on_cassandra, suspended
 from simulation.options import library_windows, spilled_and_divided, tight_bounds, weak_timers
 
 if TYPE_CHECKING:
@@ -313,5 +314,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("spilled and divided", spilled_and_divided, 0.15),
     ("weak timers", weak_timers, 0.15),
     ("library windows", library_windows, 0.2),
+    ("cassandra", on_cassandra, 0.25),
+    ("suspended", suspended, 0.25),
 )
 """Name, change, and in what share of all seeds."""
