@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simulation.plan import Plan
 
-__all__ = ["on_cassandra", "suspended"]
+__all__ = ["embedded", "on_cassandra", "suspended"]
 
 
 def on_cassandra(plan: Plan, chance: Random) -> None:
@@ -29,3 +29,15 @@ def suspended(plan: Plan, chance: Random) -> None:
     plan.lease_clock = chance.choice(("boot", "steady"))
     plan.suspensions = chance.randint(1, 3)
     plan.etcd_suspended = chance.choice(("", "counts", "stands"))
+
+
+def embedded(plan: Plan, chance: Random) -> None:
+    """The store is the product's embedded one, on a machine that may lose its power; see :mod:`simulation.machine`."""
+    if not plan.store:
+        plan.store = "embedded"
+        plan.store_ways = {"pause": chance.choice((0.0, 0.0005, 0.005))}
+        plan.power_cuts = chance.choice((0, 1, 2, 4))
+        if any(not node["exactly_once"] and not node["strong"] for node in plan.nodes):
+            # Its commits are confirmed before they are synced, and the last of them may be lost with the power.
+            plan.store_ways["survives"] = True
+            plan.power_cuts = 0

@@ -1,8 +1,8 @@
 """The product's own etcd client on the simulated coordinator: transactions, and leases as their holder sees them.
 
-A lease is judged by two clocks: etcd's, and that of the machine of its holder. Each machine may be suspended, and its
-clock may count that or not. The invariants that this threatens: of two owners the newest writes (G3); one master changes
-the maps (G11); a holder uses no lease that is over by its own clock, though etcd would renew it.
+A lease is judged by two clocks: etcd's, and its holder's. Either machine may be suspended, and its clock may count
+that or not. The invariants that this threatens: of two owners the newest writes (G3); one master changes the maps
+(G11); a holder uses no lease that is over by its own clock, though etcd would renew it.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Final
 from millwheel.core.catalog_keys import LEADERSHIP, SHARD_LEADERSHIPS, WORKERS
 from simulation.cluster import AUTHORITIES, MASTERS
 from simulation.cluster import WORKERS as WORKER_NAMES
+from simulation.machine import SimulatedMachine
 from simulation.world import World
 
 __all__ = ["Faults"]
@@ -61,6 +62,7 @@ class Faults:
             ("one way", world.plan.one_way, self._one_way),
             ("islands", world.plan.islands, self._island),
             ("suspensions", world.plan.suspensions, self._suspension),
+            ("power cuts", world.plan.power_cuts, self._power_cut),
             ("etcd suspended", int(bool(world.plan.etcd_suspended)), self._etcd_suspended),
         ):
             apart = Random(f"{name} {world.plan.seed}")
@@ -80,6 +82,31 @@ class Faults:
         awake = asleep + chance.uniform(5.0, 9.0)
         world.later(awake, world.resume, name)
         world.later(awake + chance.choice((-0.5, 0.0, 0.2)), self._arrives, name)
+
+    def _power_cut(self, chance: Random) -> None:
+        """The machine of the embedded store and of all roles loses its power in the middle of a group commit."""
+        store = self._world.store
+        if isinstance(store, SimulatedMachine):
+            store.lose_power = lambda: self._dark(chance)
+            store.cut_power()
+
+    def _dark(self, chance: Random) -> None:
+        world = self._world
+        world.history.note("the power is cut")
+        for name in _HOSTS:
+            if world.processes[name].alive:
+                world.kill(name)
+        world.later(chance.uniform(0.2, 4.0), self._light)
+
+    def _light(self) -> None:
+        """The machine starts: leases end with that."""
+        world = self._world
+        assert isinstance(world.store, SimulatedMachine)
+        world.history.note("the power is back")
+        world.store.return_power()
+        world.coordinator.expire("")
+        for name in _HOSTS:
+            self._restart(name)
 
     def _suspension(self, chance: Random) -> None:
         """A machine is suspended for longer than its lease; its process goes on as if no time had passed."""

@@ -112,6 +112,8 @@ class Plan:
     """How many machines are suspended, and for longer than a lease."""
     etcd_suspended: str = ""
     """Whether the coordinator's machines are suspended, and its clock "counts" that or "stands"."""
+    power_cuts: int = 0
+    """How often the machine of an embedded store loses its power, and all processes of the cluster with it."""
     store: str = ""
     """Whose ways the store has: "cassandra", "embedded", or those of one step a call."""
     store_ways: dict[str, Any] = field(default_factory=dict)

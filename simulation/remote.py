@@ -110,6 +110,13 @@ class Remote:
                 result = work()
             except Exception as raised:
                 error = raised
+        if asyncio.iscoroutine(result):
+            task = self._network.loop.create_task(result, context=self._network.context.copy())
+            task.add_done_callback(lambda done: self._reply(process, answer, *_outcome(done)))
+        else:
+            self._reply(process, answer, result, error)
+
+    def _reply(self, process: Process, answer: Any, result: Any, error: BaseException | None) -> None:
         if answer is None or self._network.is_cut(self.name, process.name):
             return
         delay = self._network.delay(self.name, process.name)
@@ -118,7 +125,12 @@ class Remote:
         )
 
 
-def _settle(answer: Any, result: Any, error: Exception | None) -> None:
+def _outcome(done: asyncio.Task[Any]) -> tuple[Any, BaseException | None]:
+    error = done.exception()
+    return (None, error) if error is not None else (done.result(), None)
+
+
+def _settle(answer: Any, result: Any, error: BaseException | None) -> None:
     if answer.done():
         return
     if error is None:

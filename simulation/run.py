@@ -142,6 +142,8 @@ async def _life(world: World, progress: Progress, faults: Faults, arrange: Calla
 def _notice_joining(world: World, progress: Progress) -> None:
     """Note the moment from which every worker knows of a computation that came later."""
     alive = [one for name, one in world.workers.items() if world.processes[name].alive]
+    if not alive:
+        return  # the power is away
     added = progress.added and all("extra" in _incarnations(one, "simulated") for one in alive)
     if added and progress.joined is None:
         progress.joined = world.loop.time()

@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from millwheel.core.time import seconds
-from simulation.backends import on_cassandra, suspended
+from simulation.backends import embedded, on_cassandra, suspended
 from simulation.options import library_windows, spilled_and_divided, tight_bounds, weak_timers
 
 if TYPE_CHECKING:
@@ -316,5 +316,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("library windows", library_windows, 0.2),
     ("cassandra", on_cassandra, 0.25),
     ("suspended", suspended, 0.25),
+    ("embedded", embedded, 0.3),
 )
 """Name, change, and in what share of all seeds."""

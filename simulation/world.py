@@ -15,6 +15,7 @@ from simulation.cassandra import SimulatedCassandra
 from simulation.coordinator import SimulatedCoordinator
 from simulation.history import History
 from simulation.loop import SimulatedLoop
+from simulation.machine import SimulatedMachine
 from simulation.network import Network
 from simulation.plan import Plan
 from simulation.process import Clock, Process
@@ -31,6 +32,8 @@ def _store(plan: Plan, network: Network, watch: StoreWatch) -> SimulatedStore | 
     chance = Random(f"store {plan.seed}")
     if plan.store == "cassandra":
         return SimulatedCassandra(network, chance, watch, plan.store_ways)
+    if plan.store == "embedded":
+        return SimulatedMachine(network, chance, watch, plan.store_ways)
     return SimulatedStore(network, chance, watch)
 
 
