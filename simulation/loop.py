@@ -178,10 +178,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         raise StuckError("nothing is ready, and no timer is set")
 
     def _put_off(self, handle: asyncio.TimerHandle, due: float) -> bool:
-        """Whether a timer is not due yet: its machine is suspended, or was, since it was set."""
+        """Whether a timer is not due yet, as its machine is suspended, or was, since it was set; or never will be."""
         process = _process_of(handle)
-        if process is None or not process.alive:
+        if process is None:
             return False
+        if not process.alive:
+            return True
         if process.asleep_since is not None:
             process.frozen.append(handle)
             return True
