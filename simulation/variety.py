@@ -316,6 +316,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("library windows", library_windows, 0.2),
     ("cassandra", on_cassandra, 0.25),
     ("suspended", suspended, 0.25),
-    ("embedded", embedded, 0.3),
+    ("embedded", embedded, 0.35),
 )
 """Name, change, and in what share of all seeds."""

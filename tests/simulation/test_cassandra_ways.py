@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millwheel.store.contract import Append, JournalHead, PartId, SequencerRefusedError, StoreUnavailableError
+from millwheel.store.contract import Append, JournalHead, PartId, SequencerRefusedError, StateRow, StoreUnavailableError
 from simulation.world import World
 from tests.simulation.stores import played
 
@@ -60,3 +60,21 @@ def test_g2_the_next_owner_finishes_or_ends_an_append_left_unfinished_6_2(tmp_pa
 
     heads = played(tmp_path, "cassandra", {}, play)
     assert set(heads) == {(0, 0), (1, 1)}
+
+
+def test_g3_the_row_of_the_later_commit_stands_whatever_clocks_say_6_2(tmp_path: Path) -> None:
+    """The first writer's clock is ahead of the second's, and its write is sent again at last."""
+
+    async def play(world: World) -> StateRow | None:
+        clock, rows = world.processes["w0"].clock, [StateRow(b"k", commit, b"%d" % commit) for commit in (1, 2)]
+        owner, heir = world.store.open(), world.store.open()
+        clock.offset = 30.0
+        await owner.write_states("c", "j", 1, rows[:1])
+        clock.offset = 0.0
+        await heir.write_states("c", "j", 2, rows[1:])
+        clock.offset = 30.0
+        await owner.write_states("c", "j", 1, rows[:1])
+        (row,) = await heir.read_states("c", [b"k"])
+        return row
+
+    assert played(tmp_path, "cassandra", {}, play) == StateRow(b"k", 2, b"2")
