@@ -1,7 +1,8 @@
 """The clocks and the chance of simulated processes, in the place of the machine's.
 
 The product reads clocks through the ``time`` module and draws names with ``uuid4``. For the length of a run these are
-the simulated process's: wall clocks with skew, drift and jumps; steady ones that all show virtual time.
+the simulated process's: wall clocks with skew, drift and jumps; steady ones that show virtual time,
+with the time for which the machine was suspended (CLOCK_BOOTTIME) or without (CLOCK_MONOTONIC).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ __all__ = ["BEGINNING", "find_places", "replaced"]
 BEGINNING: Final = 1_700_000_000.0
 """The true wall time at virtual second 0."""
 
-_REAL: Final = {name: getattr(time, name) for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter")}
+_NAMES: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "clock_gettime")
+_REAL: Final = {name: getattr(time, name) for name in _NAMES}
 _REPLACED: Final = frozenset({*_REAL.values(), time.thread_time, uuid.uuid4})
 
 
@@ -36,11 +38,16 @@ def replaced(loop: SimulatedLoop, seed: int) -> Iterator[None]:
 
     def wall() -> float:
         process = PROCESS.get()
-        true = loop.time()
+        true = loop.now
         return BEGINNING + (true if process is None else process.clock.wall(true))
 
     def drawn() -> uuid.UUID:
         return uuid.UUID(int=random.getrandbits(128), version=4)
+
+    def named(clock: int) -> float:
+        if clock == time.CLOCK_REALTIME:
+            return wall()
+        return loop.time() if clock == time.CLOCK_MONOTONIC else loop.now
 
     steady: Callable[[], float] = loop.time
     fakes: dict[Any, Any] = {
@@ -49,6 +56,7 @@ def replaced(loop: SimulatedLoop, seed: int) -> Iterator[None]:
         _REAL["monotonic"]: steady,
         _REAL["monotonic_ns"]: lambda: int(steady() * 1e9),
         _REAL["perf_counter"]: steady,
+        _REAL["clock_gettime"]: named,
         time.thread_time: lambda: 0.0,
         uuid.uuid4: drawn,
     }

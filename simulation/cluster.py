@@ -174,8 +174,9 @@ def _daemon(role: Role) -> Main:
         address = f"{process.name}:1"
         settings = _settings(world, process)
         server = SimulatedServer(world.network, process, address)
-        backends = Backends(world.store, world.coordinator, AsyncExitStack())
-        ensure: Callable[[], Any] = lambda: ensure_cluster_settings(world.coordinator, settings.cluster)  # noqa: E731
+        coordinator = world.coordinator.open()
+        backends = Backends(world.store.open(), coordinator, AsyncExitStack())
+        ensure: Callable[[], Any] = lambda: ensure_cluster_settings(coordinator, settings.cluster)  # noqa: E731
         shards = await patiently("settling the shards", ensure)
         daemon = Daemon(settings, address, 0, cast("Any", server), backends, CollectorRegistry(), shards)
         stop = world.stops[process.name] = asyncio.Event()

@@ -11,6 +11,7 @@ from millwheel.coordination.contract import (
     Change,
     CompactedError,
     Compare,
+    Coordinator,
     CoordinatorUnavailableError,
     Entry,
     Outcome,
@@ -18,6 +19,7 @@ from millwheel.coordination.contract import (
     Snapshot,
 )
 from millwheel.coordination.state import CoordinatorState, Transition
+from simulation.etcd import LeasedCoordinator
 from simulation.network import Network
 from simulation.process import PROCESS, Process
 from simulation.remote import Remote
@@ -57,6 +59,27 @@ class SimulatedCoordinator:
         self._changed = changed
         self._watches: dict[_Watch, None] = {}
         self._ring_at = float("inf")
+        self._lag = 0.0
+        """Seconds for which its machines were suspended, that its clock has not counted."""
+        self.lease_clock = ""
+        """What processes judge their leases by: "boot" or "steady" time; they leave it to the coordinator otherwise."""
+        self.misused: Callable[[str], None] = lambda what: None
+        """Called with what no process may ask for."""
+
+    def open(self) -> Coordinator:
+        """The client of the process whose step it is."""
+        return LeasedCoordinator(self, counts=self.lease_clock == "boot") if self.lease_clock else self
+
+    def suspend(self) -> None:
+        """Its machines are suspended: nothing answers."""
+        self.remote.weather.away = True
+
+    def resume(self, slept: float, counted: bool) -> None:
+        """They go on after ``slept`` seconds. If its clock has not ``counted`` them, leases last longer by that."""
+        self.remote.weather.away = False
+        self._lag += 0.0 if counted else slept
+        self._ring_at = float("inf")
+        self._set_alarm()
 
     # The contract.
 
@@ -102,8 +125,18 @@ class SimulatedCoordinator:
 
     # At the service.
 
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the run began."""
+        return self._network.loop.now
+
+    def ttl_of(self, lease: int) -> float:
+        """The seconds that a lease was granted for; 0 if it has ended."""
+        held = self.state._leases.get(lease)
+        return 0.0 if held is None else held.ttl
+
     def _now(self) -> float:
-        return self._network.loop.time()
+        return self._network.loop.now - self._lag
 
     def _transact(self, compares: tuple[Compare, ...], puts: tuple[Put, ...], deletes: tuple[str, ...]) -> Outcome:
         self._end(self.state.expired(self._now()))
@@ -122,7 +155,7 @@ class SimulatedCoordinator:
         deadline = self.state.next_deadline()
         if deadline is not None and deadline < self._ring_at:
             self._ring_at = deadline
-            self._network.loop.call_at(deadline, self._ring, deadline, context=self._network.context)
+            self._network.loop.call_at(deadline + self._lag, self._ring, deadline, context=self._network.context)
 
     def _ring(self, at: float) -> None:
         if at != self._ring_at:
@@ -133,7 +166,9 @@ class SimulatedCoordinator:
         deadline = self.state.next_deadline()
         if deadline is not None:
             self._ring_at = max(deadline, self._now() + 0.1)
-            self._network.loop.call_at(self._ring_at, self._ring, self._ring_at, context=self._network.context)
+            self._network.loop.call_at(
+                self._ring_at + self._lag, self._ring, self._ring_at, context=self._network.context
+            )
 
     def _end(self, leases: Sequence[int]) -> None:
         if leases:
@@ -185,7 +220,7 @@ class SimulatedCoordinator:
             self._push(watch)
 
     def _send(self, watch: _Watch, group: tuple[Change, ...] | Exception) -> None:
-        now = self._now()
+        now = self.now
         delay = self._network.delay(self.remote.name, watch.process.name)
         watch.arrives = max(watch.arrives, now + delay)
         self._network.loop.call_at(

@@ -9,6 +9,7 @@ from typing import Final
 from millwheel.core.catalog_keys import LEADERSHIP, SHARD_LEADERSHIPS, WORKERS
 from simulation.cluster import AUTHORITIES, MASTERS
 from simulation.cluster import WORKERS as WORKER_NAMES
+from simulation.machine import SimulatedMachine
 from simulation.world import World
 
 __all__ = ["Faults"]
@@ -60,6 +61,9 @@ class Faults:
             ("zombies", world.plan.zombies, self._zombie),
             ("one way", world.plan.one_way, self._one_way),
             ("islands", world.plan.islands, self._island),
+            ("suspensions", world.plan.suspensions, self._suspension),
+            ("power cuts", world.plan.power_cuts, self._power_cut),
+            ("etcd suspended", int(bool(world.plan.etcd_suspended)), self._etcd_suspended),
         ):
             apart = Random(f"{name} {world.plan.seed}")
             for _ in range(count):
@@ -78,6 +82,62 @@ class Faults:
         awake = asleep + chance.uniform(5.0, 9.0)
         world.later(awake, world.resume, name)
         world.later(awake + chance.choice((-0.5, 0.0, 0.2)), self._arrives, name)
+
+    def _power_cut(self, chance: Random) -> None:
+        """The machine of the embedded store and of all roles loses its power in the middle of a group commit."""
+        store = self._world.store
+        if isinstance(store, SimulatedMachine):
+            store.lose_power = lambda: self._dark(chance)
+            store.cut_power()
+
+    def _dark(self, chance: Random) -> None:
+        world = self._world
+        world.history.note("the power is cut")
+        for name in _HOSTS:
+            if world.processes[name].alive:
+                world.kill(name)
+        world.later(chance.uniform(0.2, 4.0), self._light)
+
+    def _light(self) -> None:
+        """The machine starts: leases end with that."""
+        world = self._world
+        assert isinstance(world.store, SimulatedMachine)
+        world.history.note("the power is back")
+        world.store.return_power()
+        world.coordinator.expire("")
+        for name in _HOSTS:
+            self._restart(name)
+
+    def _suspension(self, chance: Random) -> None:
+        """A machine is suspended for longer than its lease; its process goes on as if no time had passed."""
+        world, store = self._world, self._world.store.remote
+        name = self._owner(chance) if chance.random() < 0.6 else chance.choice(_HOSTS)
+        if not name or not world.processes[name].alive or world.processes[name].paused:
+            return
+        late = name in WORKER_NAMES and name not in store.held and chance.random() < 0.5
+        if late:
+            world.history.note(f"what {name} asks of the store is held up on its way")
+            store.hold(name)
+        asleep = chance.uniform(0.0, 0.3)
+        world.later(asleep, self._suspends, name)
+        awake = asleep + chance.uniform(4.0, 9.0)
+        world.later(awake, world.resume, name)
+        if late:
+            world.later(awake + chance.choice((-0.5, 0.0, 0.2)), self._arrives, name)
+
+    def _suspends(self, name: str) -> None:
+        process = self._world.processes[name]
+        if process.alive and not process.paused:
+            self._world.suspend(name)
+
+    def _etcd_suspended(self, chance: Random) -> None:
+        """The coordinator's machines are suspended: afterwards all leases are over, or none."""
+        world = self._world
+        slept = chance.choice((2.0, 6.0)) * chance.uniform(0.8, 1.2)
+        counts = world.plan.etcd_suspended == "counts"
+        world.history.note(f"the coordinator is suspended for {slept:.1f} s, and its clock {world.plan.etcd_suspended}")
+        world.coordinator.suspend()
+        world.later(slept, world.coordinator.resume, slept, counts)
 
     def _owner(self, chance: Random) -> str:
         """A worker that owns something and runs; empty if none does."""
@@ -102,6 +162,7 @@ class Faults:
         world.history.note("all faults end")
         self._heal()
         world.network.slow.clear()
+        world.store.calm()
         for name in list(world.store.remote.held):
             self._arrives(name)
         for remote in (world.store.remote, world.coordinator.remote):

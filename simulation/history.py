@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Final
 from millwheel.coordination.contract import CoordinatorError
 from millwheel.rpc.failures import RequestError
 from millwheel.store.contract import StoreError
+from simulation.loop import SimulatedLoop
 from simulation.process import PROCESS
 
 __all__ = ["EXPECTED", "History"]
@@ -23,7 +23,7 @@ EXPECTED: Final = (CoordinatorError, StoreError, RequestError, TimeoutError)
 class History(logging.Handler):
     """Lines of (virtual time, process, event). As a logging handler it takes in what the product logs."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: SimulatedLoop) -> None:
         super().__init__(logging.INFO)
         self._loop = loop
         self._lines: list[str] = []
@@ -33,7 +33,7 @@ class History(logging.Handler):
     def note(self, text: str, who: object = None) -> None:
         """Note an event; ``who`` is by default the process whose step it is."""
         who = PROCESS.get() if who is None else who
-        self._lines.append(f"{self._loop.time():12.6f} {who or 'world'!s:16} {text}")
+        self._lines.append(f"{self._loop.now:12.6f} {who or 'world'!s:16} {text}")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take in a log record."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
@@ -66,12 +67,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._queue: deque[Step] = deque()
         self._timers: list[tuple[float, int, Step]] = []
         self._serial = 0
+        self._suspended = False
+        """Whether a machine has ever been suspended: until then all steady clocks show the same."""
         self.steps = 0
         """Steps taken so far."""
 
     # What asyncio asks of a loop.
 
     def time(self) -> float:
+        """Virtual seconds since the run began, without those for which this step's machine was suspended."""
+        return self._now if not self._suspended else self._now - _lag(PROCESS.get())
+
+    @property
+    def now(self) -> float:
         """Virtual seconds since the run began."""
         return self._now
 
@@ -87,17 +95,25 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> Step:
-        """See :meth:`asyncio.AbstractEventLoop.call_at`."""
+        """See :meth:`asyncio.AbstractEventLoop.call_at`. ``when`` is by the steady clock of the step's process."""
         step = Step(callback, args, context)
-        self._serial += 1
-        heapq.heappush(self._timers, (when, self._serial, step))
+        step.when = when
+        self._set(step)
         return step
+
+    def _set(self, step: Step) -> None:
+        self._serial += 1
+        due = step.when if not self._suspended else step.when + _lag(step.process)
+        heapq.heappush(self._timers, (due, self._serial, step))
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> Step:
         """See :meth:`asyncio.AbstractEventLoop.call_later`."""
-        return self.call_at(self._now + delay if delay > 0.0 else self._now, callback, *args, context=context)
+        now = self._now
+        if self._suspended:
+            now -= _lag(PROCESS.get() if context is None else context.get(PROCESS))
+        return self.call_at(now + delay if delay > 0.0 else now, callback, *args, context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
         """See :meth:`asyncio.AbstractEventLoop.create_future`."""
@@ -148,16 +164,36 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         timers = self._timers
         while timers:
             when, _, step = heapq.heappop(timers)
-            if step.is_cancelled:
+            if step.is_cancelled or (self._suspended and self._put_off(step, when)):
                 continue
             self._now = max(self._now, when)
+            lag = _lag(step.process) if self._suspended else 0.0
+            while self._now - lag < step.when:  # by rounding: who waits for a time must find that it has come
+                self._now = math.nextafter(self._now, math.inf)
             self._queue.append(step)
             while timers and timers[0][0] <= self._now:
-                self._queue.append(heapq.heappop(timers)[2])
+                due, _, step = heapq.heappop(timers)
+                if not (self._suspended and self._put_off(step, due)):
+                    self._queue.append(step)
             return
         if self._stopping:  # type: ignore[attr-defined]
             return
         raise StuckError("nothing is ready, and no timer is set")
+
+    def _put_off(self, step: Step, due: float) -> bool:
+        """Whether a timer is not due yet, as its machine is suspended, or was, since it was set; or never will be."""
+        process = step.process
+        if process is None:
+            return False
+        if not process.alive:
+            return True
+        if process.asleep_since is not None:
+            process.frozen.append(step)
+            return True
+        if step.when + process.lag <= due:
+            return False
+        self._set(step)
+        return True
 
     def _ordered(self, batch: deque[Step]) -> list[Step]:
         """Steps by process; which is first, the seed decides."""
@@ -175,9 +211,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """As SIGSTOP: its steps wait. Time goes on."""
         process.paused = True
 
+    def suspend(self, process: Process) -> None:
+        """Its machine is suspended: its steps wait, and so does its steady clock. Other clocks go on."""
+        self._suspended = True
+        process.paused = True
+        process.asleep_since = self._now
+
     def resume(self, process: Process) -> None:
-        """As SIGCONT."""
+        """As SIGCONT, or the machine goes on."""
         process.paused = False
+        if process.asleep_since is not None:
+            process.lag += self._now - process.asleep_since
+            process.asleep_since = None
+            frozen, process.frozen = process.frozen, []
+            for step in frozen:
+                self._set(step)
         held, process.held = process.held, []
         self._queue.extend(held)
 
@@ -187,3 +235,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         # First: what waited for its turn may be all that keeps a task.
         process.tasks = [task for task in asyncio.all_tasks(self) if getattr(task, "process", None) is process]
         process.held.clear()
+
+
+def _lag(process: Process | None) -> float:
+    return 0.0 if process is None else process.lag

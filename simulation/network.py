@@ -64,7 +64,7 @@ class Connection:
             self._waiting[side].append(message)
             return
         loop = self._network.loop
-        at = max(self._last[side], loop.time() + self._network.delay(sender.name, receiver.name))
+        at = max(self._last[side], loop.now + self._network.delay(sender.name, receiver.name))
         self._last[side] = at
         loop.call_at(at, self._arrive, side, message, context=self._network.context)
 

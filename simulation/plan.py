@@ -129,6 +129,18 @@ class Plan:
     """How many updates change it."""
     form_streams: tuple[str, ...] = ()
     """The streams that its forms may read."""
+    lease_clock: str = ""
+    """What processes judge their leases by; see :class:`simulation.coordinator.SimulatedCoordinator`."""
+    suspensions: int = 0
+    """How many machines are suspended, and for longer than a lease."""
+    etcd_suspended: str = ""
+    """Whether the coordinator's machines are suspended, and its clock "counts" that or "stands"."""
+    power_cuts: int = 0
+    """How often the machine of an embedded store loses its power, and all processes of the cluster with it."""
+    store: str = ""
+    """Whose ways the store has: "cassandra", "embedded", or those of one step a call."""
+    store_ways: dict[str, Any] = field(default_factory=dict)
+    """How often it takes which, and bounds of its code."""
     revisions_kept: int = 5_000
     """Of the coordinator's: who is further behind must read everything anew."""
 

@@ -19,7 +19,7 @@ class Step:
     Half of a run's time goes into making and taking these, so they do no more than a run needs.
     """
 
-    __slots__ = ("_arguments", "_call", "_context", "is_cancelled", "process")
+    __slots__ = ("_arguments", "_call", "_context", "is_cancelled", "process", "when")
 
     def __init__(self, call: Callable[..., object], arguments: tuple[Any, ...], context: Context | None) -> None:
         self._call = call
@@ -27,6 +27,8 @@ class Step:
         self._context = copy_context() if context is None else context
         self.process: Process | None = self._context.get(PROCESS)
         self.is_cancelled = False
+        self.when = 0.0
+        """Of a timer: its time, by the steady clock of its process."""
 
     def cancel(self) -> None:
         """It is passed over when its time comes."""
@@ -62,7 +64,20 @@ class Clock:
 class Process:
     """One life of one process. ``name`` is also its host, which it has for itself."""
 
-    __slots__ = ("alive", "clock", "context", "held", "life", "loop", "name", "paused", "tasks")
+    __slots__ = (
+        "alive",
+        "asleep_since",
+        "clock",
+        "context",
+        "frozen",
+        "held",
+        "lag",
+        "life",
+        "loop",
+        "name",
+        "paused",
+        "tasks",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, life: int, clock: Clock) -> None:
         self.loop = loop
@@ -73,6 +88,12 @@ class Process:
         self.paused = False
         self.held: list[Step] = []
         """What became due while it was paused, in order."""
+        self.asleep_since: float | None = None
+        """When its machine was suspended, if it is."""
+        self.lag = 0.0
+        """Seconds for which its machine was suspended so far. CLOCK_MONOTONIC does not count them."""
+        self.frozen: list[Step] = []
+        """Timers that would be due, if its steady clock went on."""
         self.tasks: list[asyncio.Task[Any]] = []
         """Of a dead one: those that will never go on. They are kept, so that nothing of them is finalized."""
         self.context: Context = copy_context()

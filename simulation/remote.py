@@ -6,12 +6,13 @@ late, even after its sender gave up, or died, or when a partition has healed; an
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
 
 from simulation.network import Network
-from simulation.process import PROCESS, Process
+from simulation.process import PROCESS, Process, Step
 
 __all__ = ["Remote", "Weather"]
 
@@ -52,10 +53,19 @@ class Remote:
 
     async def ask(self, work: Callable[[], Answer]) -> Answer:
         """The outcome of ``work``, done at the service; or the exception for an unknown one."""
+        answer = self._network.loop.create_future()
+        timer = self.post(answer, work)
+        try:
+            result: Answer = await answer
+            return result
+        finally:
+            timer.cancel()
+
+    def post(self, answer: Any, work: Callable[[], object]) -> Step:
+        """Send ``work`` to the service; ``answer``, a future, is set to the outcome, by the timer returned at last."""
         process = PROCESS.get()
         assert process is not None, "the world asks itself"
         loop, weather = self._network.loop, self.weather
-        answer = loop.create_future()
         timer = loop.call_later(self._timeout, _settle, answer, None, self._unavailable("no answer in time"))
         delay = self._network.delay(process.name, self.name) + weather.slow * self._chance.random()
         told, cut_off = True, self._network.is_cut(process.name, self.name)
@@ -73,11 +83,7 @@ class Remote:
             self.cut_off.append(lambda: self._serve(*arguments))
         elif delay >= 0:
             loop.call_later(delay, self._serve, *arguments, context=self._network.context)
-        try:
-            result: Answer = await answer
-            return result
-        finally:
-            timer.cancel()
+        return timer
 
     def hold(self, name: str) -> None:
         """From now on, what process ``name`` asks for is on its way until it is released, whatever becomes of it."""
@@ -104,6 +110,13 @@ class Remote:
                 result = work()
             except Exception as raised:
                 error = raised
+        if asyncio.iscoroutine(result):
+            task = self._network.loop.create_task(result, context=self._network.context.copy())
+            task.add_done_callback(lambda done: self._reply(process, answer, *_outcome(done)))
+        else:
+            self._reply(process, answer, result, error)
+
+    def _reply(self, process: Process, answer: Any, result: Any, error: BaseException | None) -> None:
         if answer is None or self._network.is_cut(self.name, process.name):
             return
         delay = self._network.delay(self.name, process.name)
@@ -112,7 +125,12 @@ class Remote:
         )
 
 
-def _settle(answer: Any, result: Any, error: Exception | None) -> None:
+def _outcome(done: asyncio.Task[Any]) -> tuple[Any, BaseException | None]:
+    error = done.exception()
+    return (None, error) if error is not None else (done.result(), None)
+
+
+def _settle(answer: Any, result: Any, error: BaseException | None) -> None:
     if answer.done():
         return
     if error is None:

@@ -87,6 +87,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
         patch("grpc.aio.insecure_channel", lambda address, options=None: channel_of(world.network, address)),
         tuned(world),
         files_within(world),
+        world.store.patched(),
         world.taps.listening(),
     ):
         yield
@@ -107,6 +108,8 @@ def _run(world: World, arrange: Callable[[World], None] | None) -> None:
         world.loop.run_until_complete(world.loop.create_task(_life(world, progress, faults, arrange)))
     except StuckError as error:
         world.violated(f"{error}: {_unfinished(world, progress, faults)} (G8)")
+    if world.store.reached:
+        world.history.note(f"WAYS {', '.join(f'{way} {count}' for way, count in world.store.reached.items())}")
     checks.conclude()
     if any(progress.sunk.values()):
         owners.conclude()
@@ -150,6 +153,8 @@ async def _life(world: World, progress: Progress, faults: Faults, arrange: Calla
 def _notice_joining(world: World, progress: Progress) -> None:
     """Note the moment from which every worker knows of a computation that came later."""
     alive = [one for name, one in world.workers.items() if world.processes[name].alive]
+    if not alive:
+        return  # the power is away
     added = progress.added and all("extra" in _incarnations(one, "simulated") for one in alive)
     if added and progress.joined is None:
         progress.joined = world.loop.time()

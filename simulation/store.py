@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ from millwheel.store.contract import (
     PartId,
     SequencerRefusedError,
     StateRow,
+    StateStore,
     StoreError,
     StoreUnavailableError,
 )
@@ -55,8 +57,24 @@ class SimulatedStore:
 
     def __init__(self, network: Network, chance: Random, watch: StoreWatch) -> None:
         self.inner = MemoryStore()
+        """What is stored, for those who look from outside."""
+        self._server: StateStore = self.inner
+        """What carries requests out."""
         self.remote = Remote(network, "store", chance, StoreUnavailableError, 2.0)
         self.watch = watch
+        self.reached: dict[str, int] = {}
+        """How often each of the store's own ways was taken."""
+
+    def open(self) -> StateStore:
+        """The store of the process whose step it is."""
+        return self
+
+    def patched(self) -> AbstractContextManager[object]:
+        """What the product's code needs beside it."""
+        return nullcontext()
+
+    def calm(self) -> None:
+        """What goes wrong by the store's own ways goes wrong no more."""
 
     async def _ask(
         self, call: Callable[[], Coroutine[Any, Any, Any]], done: Callable[[str], None] | None = None
@@ -79,14 +97,14 @@ class SimulatedStore:
 
     async def create_journal(self, journal: str, commit: int = 0) -> None:
         """See :class:`StateStore`, here and below."""
-        await self._ask(lambda: self.inner.create_journal(journal, commit))
+        await self._ask(lambda: self._server.create_journal(journal, commit))
 
     async def fence(self, journal: str, sequencer: int) -> JournalHead:
         who = str(PROCESS.get())
 
         async def attempt() -> JournalHead:
             try:
-                return await self.inner.fence(journal, sequencer)
+                return await self._server.fence(journal, sequencer)
             except SequencerRefusedError as error:
                 self.watch.unfenced(who, journal, sequencer, error)
                 raise
@@ -96,12 +114,12 @@ class SimulatedStore:
 
     async def seal(self, journal: str, sequencer: int) -> JournalHead:
         head: JournalHead = await self._ask(
-            lambda: self.inner.seal(journal, sequencer), lambda who: self.watch.sealed(who, journal)
+            lambda: self._server.seal(journal, sequencer), lambda who: self.watch.sealed(who, journal)
         )
         return head
 
     async def read_head(self, journal: str) -> JournalHead:
-        head: JournalHead = await self._ask(lambda: self.inner.read_head(journal))
+        head: JournalHead = await self._ask(lambda: self._server.read_head(journal))
         return head
 
     async def append(self, journal: str, append: Append) -> None:
@@ -109,7 +127,7 @@ class SimulatedStore:
 
         async def attempt() -> None:
             try:
-                await self.inner.append(journal, append)
+                await self._server.append(journal, append)
             except SequencerRefusedError as error:
                 self.watch.refused(who, journal, append, error)
                 raise
@@ -118,44 +136,44 @@ class SimulatedStore:
         await self._ask(attempt, lambda _: self.watch.appended(who, journal, append))
 
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
-        found: list[bytes] = await self._ask(lambda: self.inner.read_entries(journal, first, last))
+        found: list[bytes] = await self._ask(lambda: self._server.read_entries(journal, first, last))
         return found
 
     async def delete_entries(self, journal: str, below: int) -> None:
-        await self._ask(lambda: self.inner.delete_entries(journal, below))
+        await self._ask(lambda: self._server.delete_entries(journal, below))
 
     async def write_part(self, journal: str, part: PartId, blob: bytes) -> None:
-        await self._ask(lambda: self.inner.write_part(journal, part, blob))
+        await self._ask(lambda: self._server.write_part(journal, part, blob))
 
     async def read_parts(self, journal: str, parts: Sequence[PartId]) -> list[bytes]:
-        found: list[bytes] = await self._ask(lambda: self.inner.read_parts(journal, parts))
+        found: list[bytes] = await self._ask(lambda: self._server.read_parts(journal, parts))
         return found
 
     async def list_parts(self, journal: str) -> list[PartId]:
-        found: list[PartId] = await self._ask(lambda: self.inner.list_parts(journal))
+        found: list[PartId] = await self._ask(lambda: self._server.list_parts(journal))
         return found
 
     async def delete_parts(self, journal: str, parts: Sequence[PartId]) -> None:
-        await self._ask(lambda: self.inner.delete_parts(journal, parts))
+        await self._ask(lambda: self._server.delete_parts(journal, parts))
 
     async def write_states(self, computation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
-        await self._ask(lambda: self.inner.write_states(computation, journal, sequencer, rows))
+        await self._ask(lambda: self._server.write_states(computation, journal, sequencer, rows))
 
     async def read_states(self, computation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
-        found: list[StateRow | None] = await self._ask(lambda: self.inner.read_states(computation, keys))
+        found: list[StateRow | None] = await self._ask(lambda: self._server.read_states(computation, keys))
         return found
 
     async def scan_states(
         self, computation: str, interval: KeyInterval, after: bytes | None, limit: int
     ) -> list[StateRow]:
-        found: list[StateRow] = await self._ask(lambda: self.inner.scan_states(computation, interval, after, limit))
+        found: list[StateRow] = await self._ask(lambda: self._server.scan_states(computation, interval, after, limit))
         return found
 
     async def drop_journal(self, journal: str) -> None:
-        await self._ask(lambda: self.inner.drop_journal(journal))
+        await self._ask(lambda: self._server.drop_journal(journal))
 
     async def drop_computation(self, computation: str) -> None:
-        await self._ask(lambda: self.inner.drop_computation(computation))
+        await self._ask(lambda: self._server.drop_computation(computation))
 
     async def close(self) -> None:
         """Nothing to release."""

@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from millwheel.core.time import seconds
+from simulation.backends import embedded, on_cassandra, suspended
 from simulation.blocks import LIBRARY
 from simulation.options import changing_forms, library_windows, spilled_and_divided, tight_bounds, weak_timers
 
@@ -353,5 +354,8 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("spark", _spark, 0.3),
     ("returning", _returning, 0.55),
     ("changing forms", changing_forms, 0.2),
+    ("cassandra", on_cassandra, 0.25),
+    ("suspended", suspended, 0.25),
+    ("embedded", embedded, 0.35),
 )
 """Name, change, and in what share of all seeds."""

@@ -11,10 +11,12 @@ from typing import Any
 from millwheel.coordination.contract import Change
 from millwheel.worker.messages import Delivery
 from millwheel.worker.shell.worker import Worker
+from simulation.cassandra import SimulatedCassandra
 from simulation.coordinator import SimulatedCoordinator
 from simulation.forms import Form
 from simulation.history import History
 from simulation.loop import SimulatedLoop
+from simulation.machine import SimulatedMachine
 from simulation.network import Network
 from simulation.plan import Plan
 from simulation.process import Clock, Process
@@ -25,6 +27,15 @@ __all__ = ["Main", "World"]
 
 Main = Callable[["World", Process], Awaitable[None]]
 """What a process does from its start to its end."""
+
+
+def _store(plan: Plan, network: Network, watch: StoreWatch) -> SimulatedStore | SimulatedCassandra:
+    chance = Random(f"store {plan.seed}")
+    if plan.store == "cassandra":
+        return SimulatedCassandra(network, chance, watch, plan.store_ways)
+    if plan.store == "embedded":
+        return SimulatedMachine(network, chance, watch, plan.store_ways)
+    return SimulatedStore(network, chance, watch)
 
 
 class World:
@@ -47,10 +58,12 @@ class World:
         """Told of what intervals send."""
         self.taps = Taps()
         """Further places where checkers listen."""
-        self.store = SimulatedStore(self.network, Random(f"store {plan.seed}"), self.watch)
+        self.store = _store(plan, self.network, self.watch)
         self.coordinator = SimulatedCoordinator(
             self.network, Random(f"coordinator {plan.seed}"), self._changed, plan.revisions_kept
         )
+        self.coordinator.lease_clock = plan.lease_clock
+        self.coordinator.misused = self.violated
         self.processes: dict[str, Process] = {}
         """The present life of each."""
         self.forms: dict[str, Form] = {}
@@ -117,8 +130,15 @@ class World:
         self.loop.pause(process)
         self.network.paused(process)
 
+    def suspend(self, name: str) -> None:
+        """Its machine is suspended: when it goes on, no time has passed by its steady clock."""
+        process = self.processes[name]
+        self.history.note("is suspended", process)
+        self.loop.suspend(process)
+        self.network.paused(process)
+
     def resume(self, name: str) -> None:
-        """As SIGCONT."""
+        """As SIGCONT, or its machine goes on."""
         process = self.processes[name]
         if process.paused:
             self.history.note("goes on", process)

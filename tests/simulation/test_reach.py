@@ -76,6 +76,14 @@ def test_300_seeds_reach_what_is_there_for_them() -> None:
     assert {what for what in OFTEN if reached[what] < 30} == set(), reached
 
 
+def test_each_way_of_a_store_and_a_clock_is_in_one_of_five_seeds() -> None:
+    """The real stores' code runs, and machines are suspended."""
+    plans = [plan_for(seed) for seed in range(1, 301)]
+    shares = Counter(plan.store for plan in plans)
+    shares["suspended"] = sum(plan.suspensions > 0 for plan in plans)
+    assert {way for way in ("cassandra", "embedded", "suspended") if shares[way] < 60} == set(), shares
+
+
 def test_what_stands_still_for_ever_is_missed_soon_after_the_faults(tmp_path: Path) -> None:
     """A computation stops by its failure policy, and nobody has it go on."""
 

@@ -170,7 +170,12 @@ class Journals:
                 rules.appended(journal, JournalHead(held, commit, floor, ()), append)
                 raise SequencerRefusedError(journal, held, commit)
 
-        await self._session.settle(attempt)
+        try:
+            await self._session.settle(attempt)
+        except BaseException:
+            # The append may have changed the head, so the remembered part list may not be the stored one.
+            self._own.pop(journal, None)
+            raise
         self._keep(journal, JournalHead(append.sequencer, append.commit, append.floor, append.parts))
 
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:

@@ -1,0 +1,43 @@
+"""Plan options for what is beneath the cluster: whose ways its store has."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulation.plan import Plan
+
+__all__ = ["embedded", "on_cassandra", "suspended"]
+
+
+def on_cassandra(plan: Plan, chance: Random) -> None:
+    """The store is the product's on a simulated Cassandra; see :mod:`simulation.cassandra`."""
+    plan.store = "cassandra"
+    plan.store_ways = {
+        "unfinished": chance.choice((0.0, 0.01, 0.05)),
+        "partial": chance.choice((0.0, 0.01, 0.05)),
+        "chunk": chance.choice((200, 1 << 20)),
+        "rows": chance.choice((2, 100)),
+        "entries": chance.choice((3, 64)),
+        "heads": chance.choice((1, 10_000)),
+    }
+
+
+def suspended(plan: Plan, chance: Random) -> None:
+    """Machines are suspended for longer than their leases; leases are judged by clocks that count that, or do not."""
+    plan.lease_clock = chance.choice(("boot", "steady"))
+    plan.suspensions = chance.randint(1, 3)
+    plan.etcd_suspended = chance.choice(("", "counts", "stands"))
+
+
+def embedded(plan: Plan, chance: Random) -> None:
+    """The store is the product's embedded one, on a machine that may lose its power; see :mod:`simulation.machine`."""
+    if not plan.store:
+        plan.store = "embedded"
+        plan.store_ways = {"pause": chance.choice((0.0, 0.0005, 0.005))}
+        plan.power_cuts = chance.choice((0, 1, 2, 4))
+        if any(not node["exactly_once"] and not node["strong"] for node in plan.nodes):
+            # Its commits are confirmed before they are synced, and the last of them may be lost with the power.
+            plan.store_ways["survives"] = True
+            plan.power_cuts = 0

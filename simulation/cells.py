@@ -1,0 +1,177 @@
+"""The cells of a simulated Cassandra: of two writes of a cell the one with the larger write time stands.
+
+What a deletion covers stays deleted: a write that arrives later with a smaller write time changes nothing. So mutations
+may be applied in any order, and several times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from simulation.cql import Condition, Statement, holds, schemas
+
+__all__ = ["Mutation", "Partition", "Place", "Tables", "mutation_of"]
+
+Place = tuple[str, tuple[Any, ...]]
+"""Table, and the values of its partition key."""
+Row = tuple[Any, ...]
+"""The values of the clustering columns."""
+Range = tuple[tuple[int, str, Any], ...]
+"""What a deletion covers: (index of a clustering column, operator, value), all of which hold."""
+
+_MARKER: Final = ""
+"""The column that says that a row was inserted."""
+
+
+@dataclass(slots=True)
+class Mutation:
+    """Changes of one partition, which take effect together."""
+
+    place: Place
+    cells: list[tuple[Row | None, str, int, Any]] = field(default_factory=list)
+    """Row (None: static), column, write time, value (None: deleted)."""
+    deletions: list[tuple[Range, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Partition:
+    """Cells: (write time, value)."""
+
+    static: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    rows: dict[Row, dict[str, tuple[int, Any]]] = field(default_factory=dict)
+    deletions: dict[tuple[Any, ...], tuple[Range, int]] = field(default_factory=dict)
+
+    def apply(self, mutation: Mutation) -> None:
+        """Have a mutation take effect; where newer cells are they stay."""
+        for covered, stamp in mutation.deletions:
+            self._delete(covered, stamp)
+        for row, column, stamp, value in mutation.cells:
+            if row is None:
+                _put(self.static, column, stamp, value)
+            elif not any(stamp <= deleted and _covers(where, row) for where, deleted in self.deletions.values()):
+                _put(self.rows.setdefault(row, {}), column, stamp, value)
+
+    def _delete(self, covered: Range, stamp: int) -> None:
+        # A range that only reaches further than one before it takes its place.
+        shape = (stamp, *((index, operator, None if operator == "<" else value) for index, operator, value in covered))
+        before = self.deletions.get(shape)
+        pairs = [] if before is None else zip(covered, before[0], strict=True)
+        if all(value >= old for (_, operator, value), (_, _, old) in pairs if operator == "<"):
+            self.deletions[shape] = (covered, stamp)
+        for row in [row for row in self.rows if _covers(covered, row)]:
+            cells = self.rows[row]
+            for column in [column for column, (written, _) in cells.items() if written <= stamp]:
+                del cells[column]
+            if not cells:
+                del self.rows[row]
+
+    def value(self, column: str) -> Any:
+        """The value of a static column, or None."""
+        return self.static.get(column, (0, None))[1]
+
+    def live(self, row: Row) -> bool:
+        """Whether there is such a row."""
+        return any(value is not None for _, value in self.rows.get(row, {}).values())
+
+
+class Tables:
+    """All partitions, as a read sees them that asks a majority."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[Place, Partition] = {}
+
+    def partition(self, place: Place) -> Partition:
+        """The partition at ``place``; made where it is not yet."""
+        found = self.partitions.get(place)
+        if found is None:
+            found = self.partitions[place] = Partition()
+        return found
+
+    def select(self, statement: Statement, values: Sequence[Any], seen: Callable[[Place], None]) -> list[Row]:
+        """The rows of a SELECT. ``seen`` is called with each place before it is read."""
+        schema = schemas()[statement.table]
+        conditions = {one.column: one for one in statement.where if one.column in schema.partition}
+        where = [one for one in statement.where if one.column not in schema.partition]
+        limit = None if statement.limit is None else statement.limit.of(values)
+        found: list[Row] = []
+        for key in _keys([conditions[column] for column in schema.partition], values):
+            place = statement.table, key
+            seen(place)
+            if place in self.partitions:
+                rows = self._rows(place, where, values)
+                if statement.grouped:
+                    rows = iter({row[: len(statement.columns)]: row for row in rows}.values())
+                some = [_read(statement.columns, place, row, self.partitions[place]) for row in rows]
+                found += some if limit is None else some[:limit]
+        return found
+
+    def _rows(self, place: Place, where: list[Condition], values: Sequence[Any]) -> Iterator[Row]:
+        partition, clustering = self.partitions[place], schemas()[place[0]].clustering
+        asked = [(clustering.index(one.column), one.operator, one.term.of(values)) for one in where]
+        for row in sorted(partition.rows):
+            if partition.live(row) and all(holds(operator, row[index], value) for index, operator, value in asked):
+                yield row
+
+
+def mutation_of(statement: Statement, values: Sequence[Any], stamp: int) -> Mutation:
+    """What a statement changes, with ``stamp`` for its write time if it names none itself."""
+    schema = schemas()[statement.table]
+    stamp = stamp if statement.stamp is None else statement.stamp.of(values)
+    sets = {column: term.of(values) for column, term in statement.sets}
+    equal = {one.column: one.term.of(values) for one in statement.where if one.operator == "="} | sets
+    place = statement.table, tuple(equal[column] for column in schema.partition)
+    mutation = Mutation(place)
+    row = tuple(equal[column] for column in schema.clustering if column in equal)
+    whole = row if len(row) == len(schema.clustering) else None
+    if statement.kind == "delete" and not statement.columns:
+        indexes = {column: index for index, column in enumerate(schema.clustering)}
+        clustered = [one for one in statement.where if one.column in indexes]
+        covered = tuple((indexes[one.column], one.operator, one.term.of(values)) for one in clustered)
+        mutation.deletions.append((covered, stamp))
+        return mutation
+    for column in statement.columns or [one for one in sets if one not in (*schema.partition, *schema.clustering)]:
+        at = None if column in schema.static else whole
+        assert at is not None or column in schema.static, f"{column} of {statement.table} belongs to no row"
+        mutation.cells.append((at, column, stamp, sets.get(column)))
+    if statement.marks_row and whole is not None:
+        mutation.cells.append((whole, _MARKER, stamp, True))
+    return mutation
+
+
+def _put(cells: dict[str, tuple[int, Any]], column: str, stamp: int, value: Any) -> None:
+    held = cells.get(column)
+    # Of two cells of one write time a deletion stands, and else the larger value.
+    if held is None or held[0] < stamp or (held[0] == stamp and held[1] is not None and _stands(value, held[1])):
+        cells[column] = (stamp, value)
+
+
+def _stands(value: Any, held: Any) -> bool:
+    return value is None or bool(value > held)
+
+
+def _covers(covered: Range, row: Row) -> bool:
+    return all(holds(operator, row[index], value) for index, operator, value in covered)
+
+
+def _keys(conditions: list[Condition], values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    keys: list[tuple[Any, ...]] = [()]
+    for one in conditions:
+        asked = one.term.of(values)
+        keys = [(*key, value) for key in keys for value in (asked if one.operator == "IN" else [asked])]
+    return keys
+
+
+def _read(columns: Sequence[str], place: Place, row: Row, partition: Partition) -> Row:
+    schema = schemas()[place[0]]
+    known = {**dict(zip(schema.partition, place[1], strict=True)), **dict(zip(schema.clustering, row, strict=True))}
+    cells = partition.rows[row]
+    return tuple(
+        known[column]
+        if column in known
+        else partition.value(column)
+        if column in schema.static
+        else cells.get(column, (0, None))[1]
+        for column in columns
+    )

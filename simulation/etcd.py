@@ -1,0 +1,98 @@
+"""The product's own etcd client on the simulated coordinator: transactions, and leases as their holder sees them.
+
+A lease is judged by two clocks: etcd's, and its holder's. Either machine may be suspended, and its clock may count
+that or not. The invariants that this threatens: of two owners the newest writes (G3); one master changes the maps
+(G11); a holder uses no lease that is over by its own clock, though etcd would renew it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from millwheel.coordination.contract import Compare, Entry, LeaseExpiredError, Put, Snapshot
+from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from millwheel.coordination.etcd.keyspace import Keyspace, opened
+from millwheel.coordination.etcd.leases import HeldLeases, seconds_since_boot
+from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
+
+if TYPE_CHECKING:
+    from simulation.coordinator import SimulatedCoordinator
+
+__all__ = ["LeasedCoordinator"]
+
+
+class LeasedCoordinator(EtcdCoordinator):
+    """One process's client. What it reads and watches comes from the simulated coordinator as it is."""
+
+    def __init__(self, service: SimulatedCoordinator, *, counts: bool) -> None:
+        """``counts``: whether the clock by which leases are judged counts the time of suspension."""
+        self.settings = EtcdSettings(history=0)
+        self._service = service
+        self._keyspace = Keyspace(self.settings.prefix)
+        self._leases = HeldLeases(seconds_since_boot if counts else time.monotonic)
+        self._link: Any = self
+        self._compacting = None
+        self._counts = counts
+        self._until: dict[int, float] = {}
+        """By lease: the true time at which it is over for its holder."""
+        self.watch = service.watch  # type: ignore[method-assign]
+
+    async def get(self, key: str) -> Entry | None:
+        """See :class:`Coordinator`, here and below."""
+        return await self._service.get(key)
+
+    async def list(self, prefix: str) -> Snapshot:
+        return await self._service.list(prefix)
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+    # The link to etcd.
+
+    def is_closed(self) -> bool:
+        """Never."""
+        return False
+
+    async def call(self, method: str, request: Any, kind: type[Any], *, repeatable: bool) -> Any:
+        """One request of the product's, carried out by the simulated coordinator."""
+        if isinstance(request, etcd.TxnRequest):
+            return await self._transacted(request)
+        if isinstance(request, etcd.LeaseGrantRequest):
+            asked = self._service.now
+            lease = await self._service.grant_lease(request.ttl)
+            self._until[lease] = asked + request.ttl
+            return etcd.LeaseGrantResponse(id=lease, ttl=request.ttl)
+        assert isinstance(request, etcd.LeaseRevokeRequest), f"{method} is not simulated"
+        await self._service.revoke_lease(request.id)
+        return etcd.LeaseRevokeResponse()
+
+    async def _transacted(self, request: etcd.TxnRequest) -> etcd.TxnResponse:
+        compares = [Compare(self._keyspace.name(one.key), one.mod_revision) for one in request.compare]
+        puts, deletes = [], []
+        for step in request.success:
+            if step.HasField("request_put"):
+                put = step.request_put
+                puts.append(Put(self._keyspace.name(put.key), opened(put.value)[0], put.lease))
+                self._check(put.lease)
+            else:
+                deletes.append(self._keyspace.name(step.request_delete_range.key))
+        outcome = await self._service.transact(compares, puts, deletes)
+        answer = etcd.TxnResponse(succeeded=outcome.committed)
+        answer.header.revision = outcome.revision
+        return answer
+
+    async def _renew(self, lease: int) -> int:
+        self._check(lease)
+        asked, ttl = self._service.now, self._service.ttl_of(lease)
+        try:
+            await self._service.keep_alive(lease)
+        except LeaseExpiredError:
+            return 0
+        if lease in self._until and self._service.now < self._until[lease]:
+            self._until[lease] = asked + ttl
+        return int(ttl)
+
+    def _check(self, lease: int) -> None:
+        if self._counts and self._service.now > self._until.get(lease, float("inf")):
+            self._service.misused(f"lease {lease} is used, and is over by the clock of its holder's machine (G3)")

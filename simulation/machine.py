@@ -1,0 +1,212 @@
+"""The product's embedded store in a simulated world: its code and its group commit, on a disk that may lose power.
+
+What it threatens: an answer must rest on nothing that a loss of power takes back. So an append that was confirmed is
+there afterwards (G1, G2), as are a fence (G3), a part, the rows that a floor has passed (G12), and a head once read.
+
+A loss of power ends the store and all processes of the cluster. Clients live on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import patch
+
+from millwheel.store.contract import Append, JournalHead, StoreError, StoreUnavailableError
+from millwheel.store.embedded import EmbeddedStore
+from millwheel.store.writer import StoreThread, _Call
+from simulation.disk_view import DiskView
+from simulation.network import Network
+from simulation.process import PROCESS
+from simulation.remote import Remote
+from simulation.rocks import SimulatedBatch, SimulatedRocks
+from simulation.store import SimulatedStore, StoreWatch
+
+__all__ = ["SimulatedMachine"]
+
+_IDLE = SimpleNamespace(start=lambda: None, join=lambda: None)
+
+
+class _SteppedThread(StoreThread):
+    """The store thread, whose turns are steps of the simulated loop, each ``pause`` seconds after it is wanted."""
+
+    def __init__(self, rocks: SimulatedRocks, network: Network, pause: float) -> None:
+        self._network = network
+        self._pause = pause
+        self._wanted = False
+        with patch("millwheel.store.writer.threading.Thread", lambda **_: _IDLE):
+            super().__init__(cast("Any", rocks))
+        if pause:
+            self._place.allows = lambda: False  # type: ignore[method-assign]
+
+    def _enqueue(self, call: _Call, *, fail: bool = False) -> None:
+        super()._enqueue(call, fail=fail)
+        self._want()
+
+    def call_later(self, work: Any) -> None:
+        """See :class:`StoreThread`."""
+        super().call_later(work)
+        self._want()
+
+    def _want(self) -> None:
+        if not self._wanted:
+            self._wanted = True
+            self._network.loop.call_later(self._pause, self._turn, context=self._network.context)
+
+    def _turn(self) -> None:
+        """What the thread does in one turn."""
+        self._wanted = False
+        if not self._queue.empty():
+            self._collect()
+        if self._group:
+            self._commit_group()
+        if self._sliced:
+            self._advance_slice()
+        if self._sliced or not self._queue.empty():
+            self._want()
+
+
+class _ReadInPlace(EmbeddedStore):
+    """Reads are steps of the loop."""
+
+    async def _read(self, read: Callable[[], Any]) -> Any:
+        return read()
+
+
+class SimulatedMachine(SimulatedStore):
+    """The machine of a store: every process asks it over the network."""
+
+    def __init__(self, network: Network, chance: Random, watch: StoreWatch, ways: dict[str, Any]) -> None:
+        """``ways``: ``pause``, the seconds that a slow disk takes for a group (0: groups are committed in place), and
+        whether each write ``survives``, as no power is ever lost."""
+        super().__init__(network, chance, watch)
+        self.remote = Remote(network, "store", chance, StoreUnavailableError, 2.0)
+        self.reached = {"groups of several": 0, "writes lost with the power": 0, "writes kept by chance": 0}
+        self.lose_power: Callable[[], None] = lambda: None
+        """Called when power is lost: it ends the processes of the cluster."""
+        self._chance = chance
+        self._network = network
+        self._pause: float = ways.get("pause", 0.0)
+        self._cut_at_sync = False
+        self._whose: dict[tuple[str, int], str] = {}
+        """By journal, and sequencer of a fence or append itself: who asked for it."""
+        self._next: SimulatedRocks | None = None
+        """While power is away: what is on the disk."""
+        self.inner = self._view = DiskView()
+        self._survives = bool(ways.get("survives"))
+        self._start(SimulatedRocks())
+
+    def _start(self, rocks: SimulatedRocks) -> None:
+        self.rocks = rocks
+        rocks.survives = self._survives
+        rocks.before_sync, rocks.on_disk = self._syncing, self._view.take
+        thread = _SteppedThread(rocks, self._network, self._pause)
+        self._store = _ReadInPlace(cast("Any", rocks), thread, lambda: None)
+        heads: Any = self._store._heads
+        heads.append, heads.fence, heads.seal = (
+            self._appending(heads.append),
+            self._fencing(heads.fence),
+            self._sealing(heads.seal),
+        )
+        self._server = self._store
+
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        """The store's code writes batches of ours, and its thread never sleeps."""
+        sleepless = SimpleNamespace(sleep=lambda seconds: None, perf_counter=lambda: self._network.loop.now)
+        with (
+            patch("millwheel.store.writer.Batch", SimulatedBatch),
+            patch("millwheel.store.writer.time", sleepless),
+        ):
+            yield
+
+    def cut_power(self) -> None:
+        """Power is lost when the next group has been written, before it is synced."""
+        self._cut_at_sync = True
+
+    def calm(self) -> None:
+        """Power is there, and stays."""
+        self._cut_at_sync = False
+        self.return_power()
+
+    def return_power(self) -> None:
+        """The machine starts again with what is on its disk."""
+        if self._next is not None:
+            self._start(self._next)
+            self._next = None
+            self.remote.weather.away = False
+
+    def _syncing(self) -> None:
+        if self._cut_at_sync:
+            self._cut_at_sync = False
+            self.remote.weather.away = True
+            before = len(self.rocks.log)
+            self._next = self.rocks.cut(self._chance)
+            self.reached["writes lost with the power"] += len(self.rocks.log)
+            self.reached["writes kept by chance"] += before - len(self.rocks.log)
+            self.lose_power()
+
+    # What checkers hear, when it survives a loss of power.
+
+    def _appending(self, append: Callable[..., bool]) -> Callable[..., bool]:
+        def appended(journal: str, asked: Append, batch: SimulatedBatch) -> bool:
+            moved = append(journal, asked, batch)
+            who = self._whose.get((journal, id(asked)), "")
+            self._on_disk(batch, lambda: self.watch.appended(who, journal, asked))
+            return moved
+
+        return appended
+
+    def _fencing(self, fence: Callable[..., JournalHead]) -> Callable[..., JournalHead]:
+        def fenced(journal: str, sequencer: int, batch: SimulatedBatch) -> JournalHead:
+            head = fence(journal, sequencer, batch)
+            who = self._whose.get((journal, sequencer), "")
+            self._on_disk(batch, lambda: self.watch.fenced(who, journal, sequencer))
+            return head
+
+        return fenced
+
+    def _sealing(self, seal: Callable[..., JournalHead]) -> Callable[..., JournalHead]:
+        def sealed(journal: str, sequencer: int, batch: SimulatedBatch) -> JournalHead:
+            head = seal(journal, sequencer, batch)
+            self._on_disk(batch, lambda: self.watch.sealed("", journal))
+            return head
+
+        return sealed
+
+    def _on_disk(self, batch: SimulatedBatch, event: Callable[[], object]) -> None:
+        self.reached["groups of several"] += len(batch.events) == 1
+        batch.events.append(event)
+
+    # The contract.
+
+    async def _ask(
+        self, call: Callable[[], Coroutine[Any, Any, Any]], done: Callable[[str], None] | None = None
+    ) -> Any:
+        who = str(PROCESS.get())
+
+        async def work() -> Any:
+            try:
+                return await call()
+            except StoreError:
+                raise
+            except Exception as error:
+                self.watch.misused(who, error)
+                raise
+
+        return await self.remote.ask(work)
+
+    async def fence(self, journal: str, sequencer: int) -> JournalHead:
+        """See :class:`StateStore`, here and below."""
+        self._whose[journal, sequencer] = str(PROCESS.get())
+        head: JournalHead = await self._ask(lambda: self._store.fence(journal, sequencer))
+        return head
+
+    async def append(self, journal: str, append: Append) -> None:
+        who = str(PROCESS.get())
+        self._whose[journal, id(append)] = who
+        self.watch.asked(who, journal, append)
+        await self._ask(lambda: self._store.append(journal, append))

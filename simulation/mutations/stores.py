@@ -1,0 +1,74 @@
+"""What the product's stores rest on, and what leases are judged by: seen where a seed has the real store's ways."""
+
+from __future__ import annotations
+
+from millwheel.coordination.etcd import leases
+from millwheel.store.cassandra import journals, states
+from millwheel.store.cassandra.journals import Journals
+from millwheel.store.writer import StoreThread
+from simulation.mutations.base import mutation, rewriting
+
+__all__: list[str] = []
+
+
+def _change(texts: dict[str, str], names: tuple[str, ...], old: str, new: str) -> None:
+    """Change a piece of the text of some statements; ValueError if one does not have it exactly once."""
+    for name in names:
+        if texts[name].count(old) != 1:
+            raise ValueError(f"statement {name} has {texts[name].count(old)} times, and not once: {old}")
+        texts[name] = texts[name].replace(old, new)
+
+
+@mutation("G3", "on Cassandra an append's transaction expects the head that its owner knows", seeds=300)
+def appends_of_any_owner() -> None:
+    """An older sequencer's transaction is applied, too, whatever has been appended meanwhile."""
+    names = ("append", "append_parts")
+    _change(journals._TEXTS, names, "IF sequencer = ? AND commit = ?", "IF sequencer >= ? AND commit >= ?")
+
+
+@mutation(
+    "G3",
+    "on Cassandra a row's write time is its commit number",
+    seeds=0,
+    test="tests/simulation/test_cassandra_ways.py::test_g3_the_row_of_the_later_commit_stands_whatever_clocks_say_6_2",
+    why="a flush must be held up until its successor's has been acknowledged",
+)
+def rows_by_the_clock() -> None:
+    """Of two writes of a row the one stands whose writer's clock shows more."""
+    _change(states._TEXTS, ("write",), " USING TIMESTAMP ?", "")
+    states._TEXTS["empty"] = states._TEXTS["write"]
+
+
+rewriting(
+    "remembered_part_lists",
+    "G2",
+    "on Cassandra a part list is written again after an append without an answer",
+    Journals.append,
+    "self._own.pop(journal, None)",
+    "pass",
+    seeds=0,
+    test="tests/simulation/test_cassandra_ways.py::"
+    "test_g2_a_part_list_written_without_an_answer_is_replaced_by_the_next_6_1_2",
+    why="all requests of a call must be without an answer, and the append after it must go back to the list before",
+)
+
+rewriting(
+    "answers_before_the_sync",
+    "G1",
+    "the embedded store confirms what a sync has covered",
+    StoreThread._commit,
+    "any(call.sync for call in group)",
+    "False",
+    seeds=300,
+)
+
+
+rewriting(
+    "leases_by_the_steady_clock",
+    "G3",
+    "a lease is judged by a clock that counts suspension",
+    leases.seconds_since_boot,
+    "time.CLOCK_BOOTTIME",
+    "time.CLOCK_MONOTONIC",
+    seeds=300,
+)

@@ -1,0 +1,80 @@
+"""The product's Cassandra store on a simulated cluster: what a cluster does to requests whose outcome is not known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millwheel.store.contract import Append, JournalHead, PartId, SequencerRefusedError, StateRow, StoreUnavailableError
+from simulation.world import World
+from tests.simulation.stores import played
+
+BASE, LARGE = PartId("base", 1, 1), PartId("entry/2", 1, 2)
+
+
+def test_g2_a_part_list_written_without_an_answer_is_replaced_by_the_next_6_1_2(tmp_path: Path) -> None:
+    """The store leaves an unchanged part list out of an append, so it must know which one is stored."""
+
+    async def play(world: World) -> JournalHead:
+        store = world.store.open()
+        await store.create_journal("j")
+        await store.fence("j", 1)
+        await store.append("j", Append(1, 1, 0, (BASE,), b"a"))
+        world.network.cut("store", "w0")
+        large = Append(1, 2, 0, (BASE, LARGE), b"b")
+        with pytest.raises(StoreUnavailableError):
+            await store.append("j", large)
+        world.network.heal()
+        with pytest.raises(SequencerRefusedError, match="sequencer 1 at commit 2"):
+            await store.append("j", large)
+        await store.append("j", Append(1, 3, 2, (BASE,), b"c"))
+        return await store.read_head("j")
+
+    assert played(tmp_path, "cassandra", {}, play) == JournalHead(1, 3, 2, (BASE,))
+
+
+def test_g2_the_next_owner_finishes_or_ends_an_append_left_unfinished_6_2(tmp_path: Path) -> None:
+    """Its fence decides; from then on every read says the same."""
+
+    async def play(world: World) -> list[tuple[int, int]]:
+        store: Any = world.store
+        heads = []
+        for number in range(20):
+            journal, owner, heir = f"j{number}", store.open(), store.open()
+            owner.who = "w0.1"
+            await owner.create_journal(journal)
+            await owner.fence(journal, 1)
+            world.network.cut("store", "w0")
+            store._ways["unfinished"] = 1.0
+            try:
+                await owner.append(journal, Append(1, 1, 0, (), b"a"))
+            except StoreUnavailableError:
+                store.calm()
+            world.network.heal()
+            head = await heir.fence(journal, 2)
+            assert await heir.read_entries(journal, 1, head.commit) == [b"a"] * head.commit
+            heads.append((head.commit, (await heir.read_head(journal)).commit))
+        return heads
+
+    heads = played(tmp_path, "cassandra", {}, play)
+    assert set(heads) == {(0, 0), (1, 1)}
+
+
+def test_g3_the_row_of_the_later_commit_stands_whatever_clocks_say_6_2(tmp_path: Path) -> None:
+    """The first writer's clock is ahead of the second's, and its write is sent again at last."""
+
+    async def play(world: World) -> StateRow | None:
+        clock, rows = world.processes["w0"].clock, [StateRow(b"k", commit, b"%d" % commit) for commit in (1, 2)]
+        owner, heir = world.store.open(), world.store.open()
+        clock.offset = 30.0
+        await owner.write_states("c", "j", 1, rows[:1])
+        clock.offset = 0.0
+        await heir.write_states("c", "j", 2, rows[1:])
+        clock.offset = 30.0
+        await owner.write_states("c", "j", 1, rows[:1])
+        (row,) = await heir.read_states("c", [b"k"])
+        return row
+
+    assert played(tmp_path, "cassandra", {}, play) == StateRow(b"k", 2, b"2")
