@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -16,7 +15,7 @@ from millwheel.store.cassandra.states import States
 from millwheel.store.contract import Append, StoreError
 from simulation.clocks import BEGINNING
 from simulation.cql import parsed
-from simulation.process import Process
+from simulation.process import Process, Step
 
 if TYPE_CHECKING:
     from simulation.cassandra import SimulatedCassandra
@@ -67,7 +66,7 @@ class _Response:
     has_more_pages = False
 
     def __init__(self) -> None:
-        self.timer: asyncio.TimerHandle | None = None
+        self.timer: Step | None = None
         self._callbacks: tuple[Callable[[Any], object], Callable[[BaseException], object]] | None = None
         self._done = False
 
