@@ -8,7 +8,14 @@ from simulation.mutations.base import mutation, replace
 __all__: list[str] = []
 
 
-@mutation("G7", "a stream that comes back has none of its former injectors", seeds=300)
+@mutation(
+    "G7",
+    "a stream that comes back has none of its former injectors",
+    seeds=10,
+    test="tests/master/test_endings.py"
+    "::test_g7_a_stream_comes_back_only_after_the_authority_has_forgotten_its_injectors_5_2",
+    why="an injector that has finished must be waited for again before its former end is heard of",
+)
 def injectors_outlive_their_stream() -> None:
     """An injector that has finished in a former life of its stream has finished in the next one."""
     replace(Planner, "_earlier_injectors", lambda _: lambda self, spec: ())
