@@ -314,8 +314,8 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("spilled and divided", spilled_and_divided, 0.15),
     ("weak timers", weak_timers, 0.15),
     ("library windows", library_windows, 0.2),
-    ("cassandra", on_cassandra, 0.25),
-    ("suspended", suspended, 0.25),
-    ("embedded", embedded, 0.35),
+    ("cassandra", on_cassandra, 0.23),
+    ("suspended", suspended, 0.22),
+    ("embedded", embedded, 0.31),
 )
 """Name, change, and in what share of all seeds."""
