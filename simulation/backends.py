@@ -17,9 +17,10 @@ def on_cassandra(plan: Plan, chance: Random) -> None:
     plan.store_ways = {
         "unfinished": chance.choice((0.0, 0.01, 0.05)),
         "partial": chance.choice((0.0, 0.01, 0.05)),
-        "chunk": chance.choice((200, 1 << 20)),
-        "rows": chance.choice((2, 100)),
-        "entries": chance.choice((3, 64)),
+        "chunk": chance.choice((200, 1 << 20, 1 << 20)),
+        "rows": chance.choice((2, 100, 100)),
+        "entries": chance.choice((3, 64, 64)),
+        "writers": 2,
         "heads": chance.choice((1, 10_000)),
     }
 
@@ -36,7 +37,7 @@ def embedded(plan: Plan, chance: Random) -> None:
     if not plan.store:
         plan.store = "embedded"
         plan.store_ways = {"pause": chance.choice((0.0, 0.0005, 0.005))}
-        plan.power_cuts = chance.choice((0, 1, 2, 4))
+        plan.power_cuts = chance.choice((0, 1, 1, 2))
         if any(not node["exactly_once"] and not node["strong"] for node in plan.nodes):
             # Its commits are confirmed before they are synced, and the last of them may be lost with the power.
             plan.store_ways["survives"] = True

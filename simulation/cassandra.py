@@ -40,6 +40,7 @@ __all__ = ["SimulatedCassandra"]
 _TUNED: Final = {
     "chunk": "parts.CHUNK_BYTES",
     "rows": "states._BATCH_ROWS",
+    "writers": "states._WRITES_AT_ONCE",
     "entries": "journals._READ_AT_ONCE",
     "heads": "journals._MOST_OWN",
 }

@@ -354,8 +354,8 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("spark", _spark, 0.3),
     ("returning", _returning, 0.55),
     ("changing forms", changing_forms, 0.2),
-    ("cassandra", on_cassandra, 0.25),
-    ("suspended", suspended, 0.25),
-    ("embedded", embedded, 0.35),
+    ("cassandra", on_cassandra, 0.23),
+    ("suspended", suspended, 0.22),
+    ("embedded", embedded, 0.31),
 )
 """Name, change, and in what share of all seeds."""
