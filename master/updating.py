@@ -2,7 +2,8 @@
 
 Invariants: a computation that stays keeps its incarnation, and with it state, timers and pending productions; its
 owners change to the new version by a takeover, so no interval ever runs two versions at once; what is stored or on the
-way is never read as something that it is not.
+way is never read as something that it is not; a record that is sent again has the key that it had, so the interval that
+knows its id judges it (G1).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _whole(spec: specs.TopologySpec, computation: specs.ComputationSpec) -> spec
 
 def update_problems(old: specs.TopologySpec, new: specs.TopologySpec) -> list[Problem]:
     """Why ``new`` cannot take the place of ``old`` while it runs; empty if it can."""
-    return [*_streams(old, new), *_computations(old, new)]
+    return [*_streams(old, new), *_computations(old, new), *_keys(old, new)]
 
 
 def _streams(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[Problem]:
@@ -84,3 +85,35 @@ def _computations(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[
         problem = state_problem(was, computation)
         if problem:
             yield Problem(where, problem)
+
+
+def _keys(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[Problem]:
+    """Inputs whose key changes, though a record of theirs that took effect may be sent again and get its key again.
+
+    Strong productions keep the key that they were committed with. Injected records and weak productions get a key
+    whenever they are sent, and the interval of a new key knows nothing of their ids.
+    """
+    before = {(one.name, input_.stream): input_.key for one in old.computations for input_ in one.inputs}
+    for computation in new.computations:
+        for input_ in computation.inputs if computation.exactly_once else ():
+            was = before.get((computation.name, input_.stream))
+            if was is None or _key(was) == _key(input_.key) or _keeps_keys(old, input_.stream):
+                continue
+            yield Problem(
+                f"computation {computation.name!r}",
+                f"its input {input_.stream!r} is keyed by {_key(input_.key)}, and was by {_key(was)}: a record that "
+                "took effect and is sent again would take effect under the other key, too; "
+                "give the computation another name=",
+            )
+
+
+def _key(key: specs.KeySpec) -> str:
+    """How a key is extracted. Functions go by their qualified names: a module's depends on how a program is started."""
+    return ", ".join(key.fields) or f"{key.function.rpartition(':')[2]}()"
+
+
+def _keeps_keys(spec: specs.TopologySpec, stream: str) -> bool:
+    """Whether all records of a stream are strong productions of the topology's own computations."""
+    foreign = any(one.name == stream and (one.injected or one.external) for one in spec.streams)
+    producers = [one for one in spec.computations if stream in one.outputs or stream == one.late_stream]
+    return not foreign and bool(producers) and all(one.strong_productions for one in producers)

@@ -22,6 +22,7 @@ from millwheel.master.messages import (
     UpdateTopology,
 )
 from millwheel.master.settings import MasterSettings
+from millwheel.master.updating import update_problems
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -221,6 +222,45 @@ def test_g1_weak_productions_cannot_become_strong_under_way_6_1_3() -> None:
     with pytest.raises(RequestError) as raised:
         master.call(UpdateTopology(topology()))
     assert "its productions were weak" in raised.value.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        pytest.param(lambda spec: spec.computations[0].inputs[0].key.fields.append("region"), True, id="injected"),
+        pytest.param(lambda spec: spec.computations[1].inputs[0].key.fields.append("region"), False, id="strong"),
+    ],
+)
+def test_g1_records_that_may_come_again_keep_their_key_6_1_1(
+    change: Callable[[specs.TopologySpec], None], refused: bool
+) -> None:
+    """A copy under another key would be judged by an interval that does not know its id."""
+    _, master = started()
+    if not refused:
+        assert master.call(UpdateTopology(changed(change), "u1")).version == 2
+        return
+    with pytest.raises(RequestError, match=r"was by .*would take effect under the other key") as caught:
+        master.call(UpdateTopology(changed(change), "u1"))
+    assert [one.where for one in caught.value.problems] == ["computation 'window-counter'"]
+
+
+def test_g1_weak_productions_keep_their_key_6_1_3() -> None:
+    old, new = topology(), changed(lambda spec: spec.computations[1].inputs[0].key.fields.append("region"))
+    for spec in (old, new):
+        spec.computations[0].strong_productions = False
+    assert [one.where for one in update_problems(old, new)] == [f"computation {new.computations[1].name!r}"]
+    for spec in (old, new):
+        spec.computations[1].exactly_once = False
+    assert update_problems(old, new) == []
+
+
+def test_a_key_function_goes_by_its_qualified_name() -> None:
+    old, new = topology(), topology()
+    old.computations[0].inputs[0].key.CopyFrom(specs.KeySpec(function="__main__:by_user"))
+    new.computations[0].inputs[0].key.CopyFrom(specs.KeySpec(function="shop:by_user"))
+    assert update_problems(old, new) == []
+    new.computations[0].inputs[0].key.function = "shop:by_region"
+    assert len(update_problems(old, new)) == 1
 
 
 def test_everything_wrong_with_an_update_is_told_at_once() -> None:
