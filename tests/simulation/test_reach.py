@@ -26,7 +26,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
 @pytest.mark.parametrize(
     ("seed", "told"),
     [
-        pytest.param(366, [*HELD_UP, "only the other way"], id="partitions"),
+        pytest.param(352, [*HELD_UP, "only the other way"], id="partitions"),
         pytest.param(84, BALANCED, id="balancing"),
         pytest.param(6, TENDED, id="operators"),
         pytest.param(40, LEFT, id="leaving"),
@@ -36,6 +36,9 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
         pytest.param(106, [*SPARK, "is killed before it can write the commit"], id="spark"),
         pytest.param(120, ["is killed before it can publish"], id="spark publishes"),
         pytest.param(256, CODES, id="codes"),
+        pytest.param(77, ["finished by another 1", "glimpsed 6", "late 5"], id="cassandra"),
+        pytest.param(12, ["the power is cut", "the power is back", "with the power 1"], id="power"),
+        pytest.param(15, ["w1.1             is suspended", "its clock stands"], id="suspended"),
     ],
 )
 def test_a_seed_reaches(seed: int, told: list[str]) -> None:
