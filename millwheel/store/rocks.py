@@ -7,9 +7,11 @@ known, and whoever caches stored values loads them anew (see :meth:`Rocks.recove
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final, cast
 
 from rocksdict import (
@@ -27,10 +29,15 @@ from rocksdict import (
 
 from millwheel.store.contract import StoreError, StoreUnavailableError
 from millwheel.store.directory import DatabaseDirectory
+from millwheel.store.power_loss import SyncedMark, keeps_what_was_synced
 
 __all__ = ["Batch", "Rocks"]
 
+log = logging.getLogger(__name__)
+
 _STATE: Final = "state"
+_SYNCED: Final = "MILLWHEEL.synced"
+_TRIAL: Final = "recovery-trial"
 _MIB: Final = 1 << 20
 
 
@@ -49,12 +56,14 @@ def _family_options(cache: Cache, *, compress: bool) -> Options:
     return options
 
 
-def _database_options(cache: Cache, *, create: bool) -> Options:
+def _database_options(cache: Cache, *, create: bool, cut: bool = False) -> Options:
+    """Options to open with; ``cut``: the log ends before the first damage to it."""
     options = _family_options(cache, compress=False)
     options.create_if_missing(create)
     options.create_missing_column_families(create)
     # A torn record at the log's very end is what a crash leaves; damage before it must not pass silently.
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    mode = DBRecoveryMode.point_in_time() if cut else DBRecoveryMode.tolerate_corrupted_tail_records()
+    options.set_wal_recovery_mode(mode)
     options.set_max_total_wal_size(256 * _MIB)
     options.set_max_background_jobs(2)
     options.set_bytes_per_sync(_MIB)
@@ -110,6 +119,7 @@ class Rocks:
         self._database: Rdict | None = None
         self._states: Rdict | None = None
         self._family: ColumnFamily | None = None
+        self._synced = SyncedMark(directory.path / _SYNCED)
         self._open()
         try:
             directory.mark_ready()
@@ -133,8 +143,14 @@ class Rocks:
 
     def sync(self) -> None:
         """Make all earlier writes survive a loss of power. Other threads run meanwhile (``write`` lets none run)."""
-        self._guarded(lambda database: database.flush_wal(True))
+        self._guarded(self._sync)
         self.unsynced = False
+
+    def _sync(self, database: Rdict) -> None:
+        database.flush_wal(True)
+        # No other thread writes, so this is what the sync has reached. A note that fails only leaves an older one.
+        with suppress(OSError):
+            self._synced.note(database.latest_sequence_number())
 
     def recover(self) -> bool:
         """Open anew after a failed write, if that is possible now; whether that was done.
@@ -157,6 +173,7 @@ class Rocks:
     def close(self) -> None:
         """Close for good; reads fail from now on."""
         self._shut()
+        self._synced.close()
 
     # Reading: any thread.
 
@@ -240,22 +257,39 @@ class Rocks:
         )
 
     def _open(self) -> None:
-        options = _database_options(self._cache, create=self._directory.is_new)
-        families = {_STATE: _family_options(self._cache, compress=True)}
-        failure: str | None = None
+        failure = self._try_open(cut=False)
+        if failure is not None and failure.startswith("Corruption"):
+            directory = self._directory
+            if keeps_what_was_synced(directory.data, directory.path / _TRIAL, self._synced, self._open_cut):
+                log.warning("the log of %s ends in a write that was never synced: it is cut off", directory.path)
+                failure = self._try_open(cut=True)
+        if failure is not None:
+            raise self._open_failure(failure)
+
+    def _try_open(self, *, cut: bool) -> str | None:
+        """Open the database; why that failed, or None.
+
+        The error is not raised on: a traceback must not keep handles of the database alive.
+        """
         try:
-            database = Rdict(str(self._directory.data), options=options, column_families=families)
+            database = self._open_at(self._directory.data, cut=cut)
         except Exception as error:
             if type(error) is not Exception:
                 raise
-            failure = str(error)
-        if failure is not None:
-            raise self._open_failure(failure)
+            return str(error)
         with self._condition:
             self._database = database
             self._states = database.get_column_family(_STATE)
             self._family = database.get_column_family_handle(_STATE)
             self._closing = False
+        return None
+
+    def _open_at(self, path: Path, *, cut: bool) -> Rdict:
+        options = _database_options(self._cache, create=self._directory.is_new, cut=cut)
+        return Rdict(str(path), options=options, column_families={_STATE: _family_options(self._cache, compress=True)})
+
+    def _open_cut(self, path: Path) -> Rdict:
+        return self._open_at(path, cut=True)
 
     def _open_failure(self, failure: str) -> StoreError:
         path = self._directory.path

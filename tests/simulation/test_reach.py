@@ -36,7 +36,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
         pytest.param(106, [*SPARK, "is killed before it can write the commit"], id="spark"),
         pytest.param(120, ["is killed before it can publish"], id="spark publishes"),
         pytest.param(256, CODES, id="codes"),
-        pytest.param(77, ["finished by another 1", "glimpsed 6", "late 5"], id="cassandra"),
+        pytest.param(77, ["finished by another 1", "glimpsed 7", "late 6"], id="cassandra"),
         pytest.param(12, ["the power is cut", "the power is back", "with the power 1"], id="power"),
         pytest.param(15, ["w1.1             is suspended", "its clock stands"], id="suspended"),
     ],
