@@ -345,31 +345,18 @@ class IntervalCore:
         state, runner = self.state, self._runner
         if not self._commits.crowded:
             self._parking.resume_ready()
-        crowded = state.outbox_full
-        self._fire_due(crowded)
-        if state.intake.line and not runner.full() and not state.behind:
-            ahead_allowed = not (crowded or state.cells.overfull or self._checkpoints.releasing)
-            runner.run_line(ahead_allowed, self._firing.run_due_of if crowded else None)
-
-    def _fire_due(self, crowded: bool) -> None:
-        """Fire the timers that are due; ``crowded``: those alone that hold the watermark (G13).
-
-        While the outbox is full, a timer waits if a production that is not ACKed holds the watermark as low. That
-        production is ACKed without this timer, so whatever holds the watermark goes on (G8).
-
-        A record that holds it runs behind the timers of its key (``run_due_of``). Where timers that are due are still
-        in the store, that cannot be known of a key, and no timer waits.
-        """
-        state, firing = self.state, self._firing
-        upto, wall = state.due_until(False), True
-        if crowded and not (state.behind and state.has_holder):
-            pending = state.outbox.pending.min()
-            upto, wall = min(upto, pending - 1), state.hold_times.min() < pending
-        firing.run_due(False, upto)
+        self._firing.run_due(False, state.due_until(False))
         if state.ahead:
-            firing.run_ahead()
-        if wall:
-            firing.run_due(True, state.due_until(True))
+            self._firing.run_ahead()
+        self._firing.run_due(True, state.due_until(True))
+        if state.intake.line and not runner.full() and not state.behind:
+            outbox, settings = state.outbox, state.settings
+            runner.run_line(
+                outbox.records < settings.outbox_records
+                and outbox.bytes < settings.outbox_bytes
+                and not state.cells.overfull
+                and not self._checkpoints.releasing
+            )
 
     def _advance_watermark(self) -> None:
         """Input watermark = min(the senders' broadcast values, own received and uncommitted records), monotone (G7)."""
