@@ -2,9 +2,9 @@
 
 With an expected set the minimum is over exactly those; without one, over every process that
 announced itself, and before the first of them nothing is known. A process that is idle leaves the
-minimum until it reports again; if none is left that is not idle the value stays. A report that a process
-is idle says two things, in this order: its watermark, which counts, and that it leaves. A finished one
-stands at plus infinity for good.
+minimum until it reports again; if none is left that is not idle, what the idle ones had promised counts. A
+report that a process is idle says two things, in this order: its watermark, which counts, and that it
+leaves. A finished one stands at plus infinity for good.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class InjectorComputation:
         """The minimum when the last process became idle. The value reaches it with that report, in the same entry."""
 
     def smallest(self) -> int:
-        """The minimum over the processes that take part; MIN_TIMESTAMP where the value has to stay."""
+        """The minimum over those that take part, or else what the idle ones promised; MIN_TIMESTAMP: unknown."""
         if not self._processes or any(name not in self._processes for name in self.expected):
             return MIN_TIMESTAMP
         working = [share.watermark for share in self._processes.values() if _works(share)]
         if working:
             return min(working)
-        finished = all(share.watermark == MAX_TIMESTAMP for share in self._processes.values())
-        return MAX_TIMESTAMP if finished else self._promised
+        idle = [share.watermark for share in self._processes.values() if share.watermark != MAX_TIMESTAMP]
+        return max(self._promised, min(idle)) if idle else MAX_TIMESTAMP
 
     def expect(self, names: Iterable[str], as_of: int = 0) -> list[Share[str]]:
         """Replace the expected set; the shares of processes that it leaves out, which are forgotten.

@@ -31,7 +31,7 @@ from millwheel.master.messages import (
     UpdateTopology,
 )
 from millwheel.master.settings import MasterSettings
-from millwheel.master.updating import changed_computations, plain_spec, update_problems
+from millwheel.master.updating import changed_computations, other_specs, plain_spec, update_problems
 from millwheel.master.validation import validate
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -143,7 +143,8 @@ class Planner:
         if request.request_id and request.request_id == record.request_id and spec == record.spec:
             return Plan(answer=lambda: self._known.topologies[name])
         self._refuse_update(record, request)
-        _refuse_problems(name, [*validate(spec, self._known), *update_problems(record.spec, spec)])
+        others = other_specs(name, self._known)
+        _refuse_problems(name, [*validate(spec, self._known), *update_problems(record.spec, spec, others)])
         if spec == record.spec:
             return Plan(answer=lambda: self._known.topologies[name])
         number = self._draft.draw()

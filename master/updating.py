@@ -8,14 +8,14 @@ knows its id judges it (G1).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from millwheel.core.catalog import code_of
+from millwheel.core.catalog import Catalog, code_of
 from millwheel.master.migrating import state_problem
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import Problem
 
-__all__ = ["changed_computations", "plain_spec", "update_problems"]
+__all__ = ["changed_computations", "other_specs", "plain_spec", "update_problems"]
 
 
 def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
@@ -41,9 +41,16 @@ def _whole(spec: specs.TopologySpec, computation: specs.ComputationSpec) -> spec
     return whole
 
 
-def update_problems(old: specs.TopologySpec, new: specs.TopologySpec) -> list[Problem]:
-    """Why ``new`` cannot take the place of ``old`` while it runs; empty if it can."""
-    return [*_streams(old, new), *_computations(old, new), *_keys(old, new)]
+def other_specs(name: str, known: Catalog) -> list[specs.TopologySpec]:
+    """The specs of all live topologies but ``name``."""
+    return [record.spec for other, record in known.live_topologies() if other != name]
+
+
+def update_problems(
+    old: specs.TopologySpec, new: specs.TopologySpec, others: Iterable[specs.TopologySpec] = ()
+) -> list[Problem]:
+    """Why ``new`` cannot take the place of ``old`` while it runs; empty if it can. ``others`` run beside it."""
+    return [*_streams(old, new), *_computations(old, new), *_keys(old, new, [old, *others])]
 
 
 def _streams(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[Problem]:
@@ -87,7 +94,7 @@ def _computations(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[
             yield Problem(where, problem)
 
 
-def _keys(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[Problem]:
+def _keys(old: specs.TopologySpec, new: specs.TopologySpec, running: Sequence[specs.TopologySpec]) -> Iterator[Problem]:
     """Inputs whose key changes, though a record of theirs that took effect may be sent again and get its key again.
 
     Strong productions keep the key that they were committed with. Injected records and weak productions get a key
@@ -97,7 +104,7 @@ def _keys(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[Problem]
     for computation in new.computations:
         for input_ in computation.inputs if computation.exactly_once else ():
             was = before.get((computation.name, input_.stream))
-            if was is None or _key(was) == _key(input_.key) or _keeps_keys(old, input_.stream):
+            if was is None or _key(was) == _key(input_.key) or _keeps_keys(running, input_.stream):
                 continue
             yield Problem(
                 f"computation {computation.name!r}",
@@ -112,8 +119,9 @@ def _key(key: specs.KeySpec) -> str:
     return ", ".join(key.fields) or f"{key.function.rpartition(':')[2]}()"
 
 
-def _keeps_keys(spec: specs.TopologySpec, stream: str) -> bool:
-    """Whether all records of a stream are strong productions of the topology's own computations."""
-    foreign = any(one.name == stream and (one.injected or one.external) for one in spec.streams)
-    producers = [one for one in spec.computations if stream in one.outputs or stream == one.late_stream]
-    return not foreign and bool(producers) and all(one.strong_productions for one in producers)
+def _keeps_keys(running: Sequence[specs.TopologySpec], stream: str) -> bool:
+    """Whether all records of a stream are strong productions, whichever topology makes them."""
+    injected = any(one.name == stream and one.injected for spec in running for one in spec.streams)
+    computations = [one for spec in running for one in spec.computations]
+    producers = [one for one in computations if stream in one.outputs or stream == one.late_stream]
+    return not injected and bool(producers) and all(one.strong_productions for one in producers)

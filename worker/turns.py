@@ -5,13 +5,15 @@ when a window ends, all of them do. A sender that keeps an order sends all that 
 may be its whole outbox. So they come in one after the other.
 
 Invariant: what is taken in beyond the bound is of the sender whose turn it is. The turn ends when the record that holds
-the watermark is committed, or its key is blocked by a hook. While there is room nobody has a turn.
+the watermark is committed, or its key is blocked by a hook; the rest of its delivery may wait for room. While there is
+room nobody has a turn.
 
 Why every such record gets in (G8):
 
 - A turn whose record is here ends by the receiver's own work. That work never waits for a sender.
 - A turn whose record is still to come is lost to the first sender that comes twice before anything is taken in. So a
   sender that died, moved or is cut off holds nobody up, and no two receivers wait for one another.
+- The same turn is lost where thousands came and nothing was taken in: those that are noted may all be dead.
 - A turn covers the least record that its sender has stated. That record stands at a finite place of the sender's flow.
 - The next turn is that of the sender that has waited longest. A sender that misses its turn waits again.
 
@@ -29,7 +31,7 @@ from typing import Final, Generic, TypeVar
 
 from millwheel.core.time import MIN_TIMESTAMP
 
-__all__ = ["HolderTurns"]
+__all__ = ["MAX_WAITING", "HolderTurns"]
 
 MAX_WAITING: Final = 1_000
 """Senders whose place in the queue is remembered, at most (G13). Others are noted when they come again."""
@@ -40,10 +42,10 @@ ReceiptT = TypeVar("ReceiptT")
 class HolderTurns(Generic[ReceiptT]):
     """Says which sender may be taken in beyond the bound."""
 
-    def __init__(self, is_done: Callable[[ReceiptT], bool]) -> None:
+    def __init__(self, is_done: Callable[[ReceiptT, int], bool]) -> None:
         """
         Args:
-            is_done: Whether all of a delivery is committed, or left to keys that a hook blocks.
+            is_done: Whether nothing up to a timestamp is left of a delivery but what a hook blocks.
         """
         self._is_done = is_done
         self._origin = ""
@@ -54,6 +56,8 @@ class HolderTurns(Generic[ReceiptT]):
         """The delivery that brought the record."""
         self._events = 0
         """How often a turn has begun, or a delivery was taken in beyond the bound."""
+        self._refused = 0
+        """How many deliveries were refused since. Beyond all that can be noted, the queue may be of dead senders."""
         self._waiting: dict[str, int] = {}
         """Senders that were refused, in the order in which they first came, with ``_events`` when they last came."""
 
@@ -64,10 +68,12 @@ class HolderTurns(Generic[ReceiptT]):
             origin: Its sender.
             pending: The least timestamp of it and of all that waits behind it at its sender. It holds the watermark.
         """
-        if self._holding is not None and self._is_done(self._holding):
+        if self._holding is not None and self._is_done(self._holding, self._until):
             self._pass_on()
         if self._origin != origin:
-            stands_still = self._holding is None and self._waiting.get(origin) == self._events
+            self._refused += 1
+            again = self._waiting.get(origin) == self._events or self._refused > 2 * MAX_WAITING
+            stands_still = self._holding is None and again
             if self._origin and not stands_still:
                 self._note(origin)
                 return False
@@ -85,7 +91,7 @@ class HolderTurns(Generic[ReceiptT]):
             receipt: What stands for its records that hold the watermark, until they are done; None: it brought copies
                 of them alone.
         """
-        self._events += 1
+        self._happened()
         if self._origin != origin or self._holding is not None or least > self._until:
             return
         self._holding = receipt
@@ -108,10 +114,14 @@ class HolderTurns(Generic[ReceiptT]):
         if origin in self._waiting or len(self._waiting) < MAX_WAITING:
             self._waiting[origin] = self._events
 
+    def _happened(self) -> None:
+        self._events += 1
+        self._refused = 0
+
     def _pass_on(self) -> None:
         self._begin(next(iter(self._waiting), ""))
 
     def _begin(self, origin: str) -> None:
         self._waiting.pop(origin, None)
-        self._events += 1
+        self._happened()
         self._origin, self._until, self._holding = origin, MIN_TIMESTAMP, None

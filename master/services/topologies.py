@@ -19,7 +19,7 @@ from millwheel.master.messages import (
 from millwheel.master.packages import MAX_PACKAGE_BYTES
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.shell import MasterShell
-from millwheel.master.updating import update_problems
+from millwheel.master.updating import other_specs, update_problems
 from millwheel.master.validation import validate
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -132,7 +132,7 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
         if request.update:
             if holder is None or holder.state not in LIVE_STATES:
                 refuse_unknown_topology(request.spec.name, known)
-            found += update_problems(holder.spec, request.spec)
+            found += update_problems(holder.spec, request.spec, other_specs(holder.spec.name, known))
         problems = [control.Problem(where=one.where, message=one.message) for one in found]
         if not request.update and holder is not None and holder.state in LIVE_STATES and holder.spec != request.spec:
             told = "another topology of this name runs, or its state is kept: use another name, or cancel that one"

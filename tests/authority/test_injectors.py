@@ -108,6 +108,14 @@ def test_g8_what_a_process_promises_counts_before_it_is_idle_5_2() -> None:
     assert {name for name, _ in holding(shard)} == {"a", "b"}
 
 
+def test_g8_the_last_that_works_finishes_and_the_promise_of_idle_ones_counts_5_2() -> None:
+    shard = announced("a", "b")
+    shard.inject("b", 2, 50)
+    assert shard.inject("a", 1, 100, idle=True) == 50
+    assert shard.inject("b", 2, MAX_TIMESTAMP) == 100
+    assert shard.inject("a", 1, 120) == 120
+
+
 def test_g7_a_process_active_again_with_older_data_does_not_lower_the_value_5_2() -> None:
     shard = announced("a", "b")
     shard.inject("a", 1, 10)

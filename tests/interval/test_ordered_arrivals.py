@@ -20,6 +20,7 @@ from millwheel.worker.messages import (
     DeliveryOrder,
     SenderWatermarks,
     SequenceChecked,
+    Tick,
 )
 from tests.interval.solo import Solo
 from tests.log.driver import JOURNAL, LOG, SMALL, STREAM, LogDriver
@@ -191,6 +192,41 @@ def test_g13_at_a_full_interval_senders_that_hold_the_watermark_come_one_by_one_
         solo.handle(from_sender(5, (origin, "holds", 100), origin=origin, pending=100))
         solo.commit_all()
     assert [kept(solo, origin) for origin in "abc"] == [["first", "ahead", "holds"]] * 3
+
+
+class FailsTwice(Keeps):
+    """Fails twice at the value "fails"."""
+
+    attempts = 0
+
+    def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] == "fails" and self.attempts < 2:
+            self.attempts += 1
+            raise OSError("a service that is back a moment later")
+        super().process_record(ctx, record)
+
+
+def test_g8_a_turn_ends_though_what_came_with_its_record_waits_for_room_4_5() -> None:
+    """The outbox is full, so what does not hold the watermark stays in the queue."""
+    solo = Solo(FailsTwice(), settings=Settings(queue_records=1, outbox_records=2))
+    for origin in "ab":
+        solo.handle(from_sender(1, (origin, "first", 500), origin=origin, pending=500))
+        known(solo, f"u.1.{origin}")
+        solo.commit_all()
+    solo.watermark(100)
+    solo.deliver(("other", "fills the queue", 500))
+    holds = ("a", "holds", 100), ("aa", "fails", 500), ("aa", "ahead", 500)
+    solo.handle(from_sender(2, *holds, origin="a", pending=100))
+    solo.commit_all()
+    for _ in range(20):
+        solo.now += 1_000_000
+        solo.handle(Tick())
+        solo.commit_all()
+    outcomes(solo)
+    for token in (3, 4):
+        solo.handle(from_sender(token, ("b", "holds", 100), origin="b", after=1, pending=100))
+        solo.commit_all()
+    assert (3, ACKED) in outcomes(solo)
 
 
 def test_g13_at_a_full_log_senders_that_hold_the_watermark_come_one_by_one_4_3() -> None:

@@ -254,6 +254,25 @@ def test_g1_weak_productions_keep_their_key_6_1_3() -> None:
     assert update_problems(old, new) == []
 
 
+@pytest.mark.parametrize("how", ["weak", "injected"])
+def test_g1_another_topologys_records_that_may_come_again_keep_their_key_6_1_1(how: str) -> None:
+    """Another topology feeds the stream, too: what it sends gets its key when it is sent."""
+    _, master = started()
+    stream = topology().computations[1].inputs[0].stream
+    other = specs.TopologySpec(name="other", code=topology().code)
+    if how == "injected":
+        other.streams.append(source(stream))
+        other.streams[-1].record_type = "app.Count"
+    else:
+        other.streams.extend([source("theirs"), specs.StreamSpec(name=stream, external=True)])
+        other.computations.append(computation("weak", {"theirs": "text"}, [stream]))
+        other.computations[0].strong_productions = False
+    master.call(SubmitTopology(other, "other"))
+    update = changed(lambda spec: spec.computations[1].inputs[0].key.fields.append("region"))
+    with pytest.raises(RequestError, match="under the other key"):
+        master.call(UpdateTopology(update, "u1"))
+
+
 def test_a_key_function_goes_by_its_qualified_name() -> None:
     old, new = topology(), topology()
     old.computations[0].inputs[0].key.CopyFrom(specs.KeySpec(function="__main__:by_user"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel.worker.turns import HolderTurns
+from millwheel.worker.turns import MAX_WAITING, HolderTurns
 
 BOUND = 100
 
@@ -37,7 +37,7 @@ class Full:
     next: int = 0
 
     def __post_init__(self) -> None:
-        self.turns: HolderTurns[int] = HolderTurns(self.done.__contains__)
+        self.turns: HolderTurns[int] = HolderTurns(lambda receipt, _: receipt in self.done)
 
     def try_one(self, flow: Flow) -> bool:
         if not flow.left or flow.pending > BOUND:
@@ -126,7 +126,16 @@ def test_g8_the_sender_that_waited_longest_is_next_4_5() -> None:
 
 
 def test_g8_with_copies_of_its_record_alone_a_sender_ends_its_turn_6_1_1() -> None:
-    turns: HolderTurns[int] = HolderTurns(lambda receipt: False)
+    turns: HolderTurns[int] = HolderTurns(lambda receipt, _: False)
     assert turns.may_enter("first", 100)
     turns.entered("first", 100, None)
     assert turns.may_enter("second", 100)
+
+
+def test_g8_a_turn_is_lost_though_all_that_are_noted_are_dead_4_5() -> None:
+    turns: HolderTurns[int] = HolderTurns(lambda receipt, _: True)
+    assert turns.may_enter("first", 100)
+    turns.entered("first", 500, None)
+    for number in range(MAX_WAITING):
+        assert not turns.may_enter(f"dead {number}", 100)
+    assert any(turns.may_enter(f"live {number % 3}", 100) for number in range(2 * MAX_WAITING))

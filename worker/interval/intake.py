@@ -163,8 +163,10 @@ class Intake:
         self.line.clear()
         self.line.extend([*before, chunk, *rest])
 
-    def is_done(self, receipt: Receipt) -> bool:
-        """Whether nothing is left of a delivery but what a hook blocks: it has failed, or is still running."""
+    def is_done(self, receipt: Receipt, until: int) -> bool:
+        """Whether nothing up to ``until`` is left of a delivery but what a hook blocks: it failed, or is running."""
+        if receipt.held > until:
+            return True  # what is left runs when there is room
         if receipt.open != len(receipt.parked):
             return False
         keys = receipt.delivery.keys

@@ -27,7 +27,7 @@ class LogReceiving(Judging):
     def __init__(self, state: LogState) -> None:
         super().__init__(state, state.settings.queue_bytes)
         self.state = state
-        self._turns: HolderTurns[Receipt] = HolderTurns(lambda receipt: receipt.open == 0)
+        self._turns: HolderTurns[Receipt] = HolderTurns(lambda receipt, _: receipt.open == 0)
 
     def deliver(self, delivery: Delivery, serving: bool) -> list[Instruction]:
         """Judge a delivery. Every record of it is ACKed in the end, or answered for by another outcome."""
