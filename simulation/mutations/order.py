@@ -241,11 +241,35 @@ rewriting(
     "G8",
     "a sender that comes twice before anything is taken in ends the turn of one that has died",
     HolderTurns.may_enter,
-    "self._holding is None and self._waiting.get(origin) == self._events",
-    "False",
+    "again = self._waiting.get(origin) == self._events or self._refused",
+    "again = self._refused",
     seeds=0,
     test="tests/worker/test_turns.py::test_g8_a_sender_that_died_in_its_turn_loses_it_to_one_that_comes_twice_7_1",
     why="the receiver must be full while the interval of a sender is split, in the moments of its turn",
+)
+
+rewriting(
+    "turns-of-the-noted-dead",
+    "G8",
+    "a turn is lost where thousands came and nothing was taken in, though all that are noted are dead",
+    HolderTurns.may_enter,
+    " or self._refused > 2 * MAX_WAITING",
+    "",
+    seeds=0,
+    test="tests/worker/test_turns.py::test_g8_a_turn_is_lost_though_all_that_are_noted_are_dead_4_5",
+    why="a thousand senders must die while a receiver is full",
+)
+
+rewriting(
+    "turns-until-room",
+    "G8",
+    "a turn ends with the record that holds the watermark, though the rest of its delivery waits for room",
+    Intake.is_done,
+    "receipt.held > until",
+    "False",
+    seeds=0,
+    test="tests/interval/test_ordered_arrivals.py::test_g8_a_turn_ends_though_what_came_with_its_record_waits_for_room_4_5",
+    why="an outbox must stay full while the intake is, and a delivery must have records of both kinds",
 )
 
 rewriting(
