@@ -85,8 +85,8 @@ class Evidence:
         self._ledger.follow()
         for (consumer, sequence), due in sorted(self._ledger.due.items()):
             if due and self._catalog.log_of(consumer) is None and self._checks_ids(consumer):
-                told = f"{sorted(due)} of {sequence} are due to {consumer}"
-                self._world.violated(f"{told}, and never committed there (G1)")
+                claim = f"{sorted(due)} of {sequence} are due to {consumer}"
+                self._world.violated(f"{claim}, and never committed there (G1)")
 
     def _changed(self, changes: tuple[Change, ...]) -> None:
         self._routes.follow(changes)
@@ -186,8 +186,8 @@ class Evidence:
         for sender in state.inputs.senders:
             journaled = self._broadcast.get(sender, int(MIN_TIMESTAMP))
             if state.watermark > journaled:
-                told = f"{state.config.journal} goes on to {state.watermark}"
-                self._world.violated(f"{told}, and the journal has {sender} at {journaled} (G7)")
+                claim = f"{state.config.journal} goes on to {state.watermark}"
+                self._world.violated(f"{claim}, and the journal has {sender} at {journaled} (G7)")
 
     # Deliveries.
 
@@ -246,8 +246,8 @@ class Evidence:
             return  # a batch that was completed before is ACKed without a look at its records
         acked = (index for index in range(len(delivery.keys)) if index not in remaining)
         if missing := self._ledger.uncommitted(delivery, acked):
-            told = f"{core.state.config.journal} ACKs {missing} of {delivery.sender.origin}"
-            self._world.violated(f"{told}, which no entry of {delivery.consumer} has (G1)")
+            claim = f"{core.state.config.journal} ACKs {missing} of {delivery.sender.origin}"
+            self._world.violated(f"{claim}, which no entry of {delivery.consumer} has (G1)")
 
     # The authority.
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
+from simulation.blocks import plain_node
+
 __all__ = ["BASE", "BEHIND", "BETWEEN", "MIDDLE", "SINK", "Form", "code_of", "form_nodes", "life_of", "next_form"]
 
 BASE: Final = "base"
@@ -65,10 +67,7 @@ def form_nodes(form: Form) -> list[dict[str, Any]]:
     """The nodes of a form, for :func:`simulation.blocks.assemble`."""
 
     def node(name: str, kind: str, inputs: dict[str, str], output: str, **more: Any) -> dict[str, Any]:
-        common = {"arguments": [], "strong": True, "straggler": 1_000_000, "exactly_once": True, "late": ""}
-        return {"name": name, "kind": kind, "inputs": inputs, "outputs": [output], "feedback": {}, "back": []} | (
-            common | more
-        )
+        return {"name": name, "kind": kind, "inputs": inputs, "outputs": [output]} | plain_node() | more
 
     reads = dict.fromkeys([BETWEEN, form.stream] if form.direct else [BETWEEN], form.behind_key)
     nodes = [

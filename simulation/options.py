@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from millwheel.core.time import seconds
-from simulation.blocks import LIBRARY
+from simulation.blocks import LIBRARY, plain_node
 from simulation.forms import Form
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def library_windows(plan: Plan, chance: Random) -> None:
     size = chance.choice((1_000_000, 2_500_000, 7_000_000))
     shape = chance.choice(("tumbling", "sliding", "sliding", "session", "two_phase"))
     plan.nodes.append(
-        {
+        plain_node()
+        | {
             "name": "aggregate",
             "kind": LIBRARY,
             "inputs": {stream: chance.choice("ab")},
@@ -129,12 +130,6 @@ def library_windows(plan: Plan, chance: Random) -> None:
                 chance.choice((0, 123_456)),
                 chance.choice((0, 1_000_000, _AN_HOUR)),
             ],
-            "strong": True,
-            "straggler": seconds(1),
-            "exactly_once": True,
-            "late": "",
-            "feedback": {},
-            "back": [],
         }
     )
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from millwheel.core.time import seconds
 from millwheel.sdk.package import CodePackage
-from simulation.blocks import LIBRARY
+from simulation.blocks import LIBRARY, plain_node
 from simulation.clocks import BEGINNING
 from simulation.forms import SINK, Form, form_nodes
 from simulation.variety import vary
@@ -272,13 +272,9 @@ def _node(name: str, inputs: dict[str, str], outputs: list[str], chance: Random,
         "kind": kind,
         "inputs": inputs,
         "outputs": outputs,
+        **plain_node(),
         "arguments": arguments,
         "strong": strong,
-        "straggler": seconds(1),
-        "exactly_once": True,
-        "late": "",
-        "feedback": {},
-        "back": [],
     }
 
 

@@ -80,11 +80,11 @@ class VersionedRoutes:
             mine = {consumer: key for consumer, key in targets if consumer in self._lives}
             fits = [index for index, one in enumerate(self._versions) if _consumers(one, stream, item) == mine]
             if not fits or fits[-1] < first:
-                told = f"position {position} of {journal}, on {stream}, goes to {mine}"
+                claim = f"position {position} of {journal}, on {stream}, goes to {mine}"
                 if not fits:
-                    yield f"{told}, as no version of the topology has it (G1)"
+                    yield f"{claim}, as no version of the topology has it (G1)"
                 else:
-                    yield f"{told}, as version {fits[-1]} has it, and its owner {sequencer} knows version {first} (G1)"
+                    yield f"{claim}, as version {fits[-1]} has it, and its owner {sequencer} knows version {first} (G1)"
             else:
                 self.judged[max(fits[0], first)] += 1
 

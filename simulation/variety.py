@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from millwheel.core.time import seconds
 from simulation.backends import embedded, on_cassandra, suspended
-from simulation.blocks import LIBRARY
-from simulation.options import changing_forms, library_windows, spilled_and_divided, tight_bounds, weak_timers
+from simulation.blocks import LIBRARY, plain_node
+from simulation.options import (
+    changing_forms,
+    library_windows,
+    spilled_and_divided,
+    tight_bounds,
+    weak_timers,
+)
 
 if TYPE_CHECKING:
     from simulation.plan import Plan
@@ -257,13 +263,7 @@ def _added(plan: Plan, chance: Random) -> None:
         "kind": chance.choice(("count", "slow", "flaky", "pass")),
         "inputs": {chance.choice([stream for node in plan.nodes for stream in node["outputs"]]): chance.choice("ab")},
         "outputs": ["y0"],
-        "arguments": [],
-        "strong": True,
-        "straggler": seconds(1),
-        "exactly_once": True,
-        "late": "",
-        "feedback": {},
-        "back": [],
+        **plain_node(),
         "belated": True,
     }
 
@@ -276,13 +276,7 @@ def _neighbour(plan: Plan, chance: Random) -> None:
         "kind": chance.choice(("count", "slow", "flaky", "pass", "window", "batch")),
         "inputs": {chance.choice([*produced, *(source["name"] for source in plan.sources)]): chance.choice("ab")},
         "outputs": ["z0"],
-        "arguments": [],
-        "strong": True,
-        "straggler": seconds(1),
-        "exactly_once": True,
-        "late": "",
-        "feedback": {},
-        "back": [],
+        **plain_node(),
         "belated": True,
     }
     if plan.neighbour["kind"] in ("window", "batch"):

@@ -6,13 +6,13 @@ may be its whole outbox. So they come in one after the other.
 
 Invariant: what is taken in beyond the bound is of the sender whose turn it is. The turn ends when the record that holds
 the watermark is committed, or its key is blocked by a hook; the rest of its delivery may wait for room. While there is
-room nobody has a turn.
+room no sender has a turn.
 
 Why every such record gets in (G8):
 
 - A turn whose record is here ends by the receiver's own work. That work never waits for a sender.
 - A turn whose record is still to come is lost to the first sender that comes twice before anything is taken in. So a
-  sender that died, moved or is cut off holds nobody up, and no two receivers wait for one another.
+  sender that died, moved or is cut off stops no other, and no two receivers wait for one another.
 - The same turn is lost where thousands came and nothing was taken in: those that are noted may all be dead.
 - A turn covers the least record that its sender has stated. That record stands at a finite place of the sender's flow.
 - The next turn is that of the sender that has waited longest. A sender that misses its turn waits again.
@@ -26,10 +26,11 @@ it has taken in. What is known here is soft: senders come again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.worker.messages import Delivery
 
 __all__ = ["MAX_WAITING", "HolderTurns"]
 
@@ -49,7 +50,7 @@ class HolderTurns(Generic[ReceiptT]):
         """
         self._is_done = is_done
         self._origin = ""
-        """Whose turn it is; empty: nobody's."""
+        """Whose turn it is; empty: no sender's."""
         self._until: int = MIN_TIMESTAMP
         """The turn is for a record with this timestamp, or a smaller one."""
         self._holding: ReceiptT | None = None
@@ -60,6 +61,33 @@ class HolderTurns(Generic[ReceiptT]):
         """How many deliveries were refused since. Beyond all that can be noted, the queue may be of dead senders."""
         self._waiting: dict[str, int] = {}
         """Senders that were refused, in the order in which they first came, with ``_events`` when they last came."""
+
+    def choose(self, delivery: Delivery, fresh: Sequence[int], bound: int) -> tuple[bool, Sequence[int]]:
+        """What of a delivery is taken in although there is no room.
+
+        Where its sender keeps an order that is all of it or nothing, and what comes before its record, too.
+
+        Args:
+            delivery: What has come.
+            fresh: The indexes of its records that are no copies.
+            bound: The receiver's bound: what is not above it holds the watermark.
+
+        Returns:
+            Whether records are taken in by a turn, which :meth:`entered` is to learn, and those for which there is no
+            room.
+        """
+        order, origin = delivery.order, delivery.sender.origin
+        if order is None:
+            ahead = [index for index in fresh if delivery.timestamps[index] > bound]
+            if len(ahead) == len(fresh):
+                return False, ahead
+            pending = min(delivery.timestamps[index] for index in fresh)
+        else:
+            ahead, pending = [], order.pending
+            if pending > bound:
+                self.leave(origin)
+                return False, fresh
+        return (True, ahead) if self.may_enter(origin, pending) else (False, fresh)
 
     def may_enter(self, origin: str, pending: int) -> bool:
         """Whether a delivery may be taken in although there is no room.
@@ -105,7 +133,7 @@ class HolderTurns(Generic[ReceiptT]):
             self._pass_on()
 
     def clear(self) -> None:
-        """There is room: nobody needs a turn."""
+        """There is room: no sender needs a turn."""
         if self._origin:
             self._origin, self._holding = "", None
             self._waiting.clear()

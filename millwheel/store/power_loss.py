@@ -64,7 +64,7 @@ def keeps_what_was_synced(data: Path, trial: Path, mark: SyncedMark, open_cut: C
 
     Args:
         data: the directory of the database, which is closed.
-        trial: where the copy is made; whatever is there is removed, before and afterwards.
+        trial: where the copy is made. What is there is removed, before and afterwards.
         mark: what was synced.
         open_cut: opens the database in a directory, up to the first damage of its log.
 

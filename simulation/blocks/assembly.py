@@ -6,13 +6,14 @@ import json
 from typing import Any, Final
 
 import millwheel as mw
+from millwheel.core.time import seconds
 from simulation.blocks.library import LIBRARY, add_library
 from simulation.blocks.plain import Count, Flaky, Loop, Pass, Poison, Recount, Scatter, Slow, Tally
 from simulation.blocks.records import Item
 from simulation.blocks.timed import Batch, Brief, Delay, Window
 from simulation.blocks.weak import WeakDelay, WeakWindow
 
-__all__ = ["assemble"]
+__all__ = ["assemble", "plain_node"]
 
 _KINDS: Final[dict[str, Any]] = {
     "pass": Pass,
@@ -39,6 +40,19 @@ def _policy(node: dict[str, Any]) -> mw.FailurePolicy:
     if "letters" in node:
         return mw.dead_letter(after=node["letters"])
     return mw.stop(after=node["stops"]) if "stops" in node else mw.retry()
+
+
+def plain_node() -> dict[str, Any]:
+    """What a node of a plan has beside its name, its kind, its inputs and its outputs, unless it says otherwise."""
+    return {
+        "arguments": [],
+        "strong": True,
+        "straggler": seconds(1),
+        "exactly_once": True,
+        "late": "",
+        "feedback": {},
+        "back": [],
+    }
 
 
 def assemble(text: str) -> mw.Topology:

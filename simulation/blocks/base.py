@@ -37,8 +37,8 @@ class Block:
 def look(block: Block, ctx: Any, record: mw.Record[Item]) -> None:
     """Complain of a record that is behind the watermark and not flagged, or the other way round."""
     if record.late is not (record.timestamp < ctx.watermark):
-        told = "late" if record.late else "not late"
-        block.complain(f"a record at {record.timestamp} of key {ctx.key} is {told} at watermark {ctx.watermark} (G14)")
+        claim = "late" if record.late else "not late"
+        block.complain(f"a record at {record.timestamp} of key {ctx.key} is {claim} at watermark {ctx.watermark} (G14)")
 
 
 def turns(number: int) -> int:

@@ -25,8 +25,8 @@ class Window(Block, mw.Computation[Item, Gathered]):
         for tag, bucket in ctx.state.buckets.items():
             first = next(step.watermark for step in bucket.steps if step.computation == self.name)
             if first < bucket.due <= ctx.watermark:  # one that is due when it is set may wait for its commit
-                told = f"a record at {record.timestamp} of key {ctx.key} runs at watermark {ctx.watermark}"
-                self.complain(f"{told}, before timer {tag} has fired (G5)")
+                claim = f"a record at {record.timestamp} of key {ctx.key} runs at watermark {ctx.watermark}"
+                self.complain(f"{claim}, before timer {tag} has fired (G5)")
         end = record.timestamp - record.timestamp % self.width + self.width
         gather(self, ctx, str(end), record, end)
         ctx.state.buckets[str(end)].due = end

@@ -8,6 +8,7 @@ from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.receiving import LogReceiving
 from millwheel.worker.log.retention import Retainer
 from millwheel.worker.log.subscribers import Subscribers
+from millwheel.worker.turns import HolderTurns
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -64,7 +65,7 @@ rewriting(
     "holding-records-refused",
     "G8",
     "a log that is at its cap takes records at the watermark",
-    LogReceiving._ahead,
+    HolderTurns.choose,
     "delivery.timestamps[index] > bound",
     "delivery.timestamps[index] >= bound",
     seeds=0,

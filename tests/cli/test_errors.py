@@ -87,10 +87,10 @@ async def test_submit_waits_for_a_server_and_says_so_only_so_long() -> None:
     address = f"localhost:{free_port()}"
     at_once = await run_cli("", "topology", "submit", GOOD, "--address", address, "--patience", "0")
     assert (at_once.code, at_once.err.count("\n")) == (4, 1)
-    told = await run_cli("", "topology", "submit", GOOD, "--address", address, "--patience", "4", "-o", "json")
-    notice, error = told.err.splitlines()
+    waited = await run_cli("", "topology", "submit", GOOD, "--address", address, "--patience", "4", "-o", "json")
+    notice, error = waited.err.splitlines()
     assert notice.startswith("waiting for 1 s by now, 4 s at most (--patience), for the cluster at localhost:")
-    assert json.loads(error)["error"]["exit_code"] == told.code == 4
+    assert json.loads(error)["error"]["exit_code"] == waited.code == 4
 
 
 async def test_submit_succeeds_once_the_server_has_started(tmp_path: Path) -> None:

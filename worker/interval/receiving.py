@@ -123,20 +123,10 @@ class Receiving(Judging):
         if intake.records < settings.queue_records and intake.bytes < settings.queue_bytes:
             self._turns.clear()
             return False, ()
-        bound, order, origin = state.inputs.value, delivery.order, delivery.sender.origin
+        order = delivery.order
         if delivery.stream in feedback or (order is not None and not feedback.isdisjoint(order.streams)):
             return False, ()
-        if order is None:
-            ahead = [index for index in fresh if delivery.timestamps[index] > bound]
-            if len(ahead) == len(fresh):
-                return False, ahead
-            pending = min(delivery.timestamps[index] for index in fresh)
-        else:
-            ahead, pending = [], order.pending
-            if pending > bound:
-                self._turns.leave(origin)
-                return False, fresh
-        return (True, ahead) if self._turns.may_enter(origin, pending) else (False, fresh)
+        return self._turns.choose(delivery, fresh, state.inputs.value)
 
     def collect(self, event: SenderWatermarks) -> None:
         """Broadcast values let ids go that nobody will send again."""

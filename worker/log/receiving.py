@@ -60,7 +60,7 @@ class LogReceiving(Judging):
             self._turns.clear()
         else:
             bound, reason = limit
-            beyond, ahead = self._ahead(delivery, fresh, bound)
+            beyond, ahead = self._turns.choose(delivery, fresh, bound)
             if ahead:
                 self.state.dedup.abandon(verdict, ahead)
                 if delivery.order is not None:
@@ -78,24 +78,6 @@ class LogReceiving(Judging):
         if beyond:
             self._turns.entered(delivery.sender.origin, min(delivery.timestamps), receipt)
         return Admission.TAKEN
-
-    def _ahead(self, delivery: Delivery, fresh: Sequence[int], bound: int) -> tuple[bool, Sequence[int]]:
-        """Whether the others are taken in beyond the bound, and the fresh records for which there is no room.
-
-        Where the sender keeps an order these are all of the delivery, or none. Senders come in one at a time.
-        """
-        order, origin = delivery.order, delivery.sender.origin
-        if order is None:
-            ahead = [index for index in fresh if delivery.timestamps[index] > bound]
-            if len(ahead) == len(fresh):
-                return False, ahead
-            pending = min(delivery.timestamps[index] for index in fresh)
-        else:
-            ahead, pending = [], order.pending
-            if pending > bound:
-                self._turns.leave(origin)
-                return False, fresh
-        return (True, ahead) if self._turns.may_enter(origin, pending) else (False, fresh)
 
     def _limit(self, delivery: Delivery) -> tuple[int, str] | None:
         """A bound above which timestamps are refused, and why; None while there is room.
