@@ -150,7 +150,10 @@ class ComputationOptions:
     exactly_once: bool = True
     """Drop duplicates (6.1.1). False is for computations that are idempotent anyway."""
     strong: bool = True
-    """Store productions with the state before they are sent (6.1.2). False: send first, store stragglers (6.1.3)."""
+    """Store productions with the state before they are sent (6.1.2).
+
+    False: send what records produce first, and store stragglers (6.1.3). What timers produce is stored first.
+    """
     late: Late = Late.PROCESS
     on_failure: FailurePolicy = field(default_factory=retry)
     straggler_delay: Duration = STRAGGLER_DELAY

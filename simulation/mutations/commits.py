@@ -57,8 +57,8 @@ def _unwritten(**fields: Any) -> None:
     """Have entries go without these fields."""
 
     def make(seal: Any) -> Any:
-        def without(self: Sealer, *arguments: Any) -> Any:
-            sealed = seal(self, *arguments)
+        def without(self: Sealer, *arguments: Any, stored_first: bool) -> Any:
+            sealed = seal(self, *arguments, stored_first=stored_first)
             sealed.entry = msgspec.structs.replace(sealed.entry, **fields)
             return sealed
 

@@ -79,8 +79,8 @@ def released_uncommitted() -> None:
     """Holds and timers go when the commit that ends them is sealed."""
 
     def make(seal: Any) -> Any:
-        def early(self: Sealer, *arguments: Any) -> Any:
-            sealed = seal(self, *arguments)
+        def early(self: Sealer, *arguments: Any, stored_first: bool) -> Any:
+            sealed = seal(self, *arguments, stored_first=stored_first)
             for hold in sealed.released:
                 self.state.hold_times.remove(hold)
             sealed.released = []

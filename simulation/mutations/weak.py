@@ -8,7 +8,7 @@ from typing import Any
 from millwheel.worker.interval import sealing
 from millwheel.worker.interval.commits import Commits
 from millwheel.worker.interval.outbox import Outbox
-from simulation.mutations.base import mutation, replace
+from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
 
@@ -35,6 +35,20 @@ def weak_ones_unwaited() -> None:
         return at_once
 
     replace(Commits, "settle_weak", make)
+
+
+rewriting(
+    "timers-sent-first",
+    "G10",
+    "what a timer produces is stored before it is sent, by weak computations, too",
+    Commits.try_commit,
+    "if not self._weak or batch.fired:",
+    "if not self._weak:",
+    seeds=20,
+    test="tests/interval/test_weak_line.py"
+    "::test_g10_a_deposed_owner_sends_nothing_that_its_timers_make_of_old_state_6_1_3",
+    why="a deposed owner must hear of a watermark before the receivers hear of its successor",
+)
 
 
 @mutation(

@@ -86,6 +86,7 @@ def test_g8_timers_that_were_read_fire_though_what_was_in_line_is_never_appended
     solo.handle(PartsRead({part: stored[part] for part in read.parts}))
     assert solo.take(Send) == [], "it is taken in when nothing is in line"
     solo.handle(Acknowledged(passing.delivery.token))
+    solo.commit()
     assert solo.sent() == [("1002", 1_002)]
 
 
@@ -99,4 +100,5 @@ def test_g8_timers_that_were_read_fire_though_there_is_always_something_in_line_
     (read,) = solo.take(ReadSegments)
     solo.handle(PartsRead({part: stored[part] for part in read.parts}))
     solo.handle(Acknowledged(passing.delivery.token))
+    solo.commit()
     assert ("1002", 1_002) in solo.sent()

@@ -295,14 +295,15 @@ def test_g10_a_timers_production_keeps_its_id_until_the_timer_is_set_anew_6_1_3(
 
     def fired(solo: Solo) -> Any:
         solo.watermark(50)
+        solo.commit()
         (send,) = solo.take(Send)
         return send
 
     solo = Solo(Ticking(), strong=False)
     solo.deliver(("k", "x", 1))
     solo.commit_all()
+    second = fired(Solo(Ticking(), strong=False, entries=list(solo.entries)))
     first = fired(solo)
-    second = fired(Solo(Ticking(), strong=False, entries=solo.entries))
     assert first.delivery.ids == second.delivery.ids
     solo.handle(Acknowledged(first.delivery.token))
     solo.commit_all()

@@ -2,14 +2,17 @@
 
 Invariant: at most one append is in flight, and appends go in the order of their commits. Strong productions are sent,
 and senders ACKed, only after the append that holds them is acknowledged (G1, G9). Of a computation with weak
-productions the productions are sent first; its append waits until each of them is ACKed, or,
+productions those that records caused are sent first; its append waits until each of them is ACKed, or,
 after the straggler delay, is stored in that same append (G10).
+
+What timers produce is stored first in either case. It depends on state, and an owner that was deposed may have old
+state: it hears of watermarks, and must not send what its timers would make of them. Only the append shows who owns.
 
 Weak commits wait in line, so that what is produced does not wait for the ACKs of what was produced before it. The last
 in line is *open* while another is ahead of it: batches join it, and are sent at once; when it is the first it waits for
-its ACKs, and the next one is open. In line there are only productions that records caused, as those are known by the
-record's id, after a takeover, too: what a timer produces is known by the commit that set it, and waits until that is in
-the journal. What is captured of the soft state is captured when nothing is in line or in flight.
+its ACKs, and the next one is open. In line there are only productions that records caused. Those are known by the
+record's id, after a takeover, too. What a timer produces is known by the commit that set it: that comes first.
+What is captured of the soft state is captured when nothing is in line or in flight.
 """
 
 from __future__ import annotations
@@ -99,13 +102,13 @@ class Commits:
             self._let_go(batch)
             self.state.counts.duplicates += duplicates
             return False
-        if self._weak:
-            if not self._line_up(changed, duplicates, out):
-                self.crowded = True
-                self.state.counts.duplicates += duplicates
-                return False
-        else:
-            self._append(self._sealer.seal(self._runner.take_batch(), changed, duplicates), out)
+        if not self._weak or batch.fired:
+            sealed = self._sealer.seal(self._runner.take_batch(), changed, duplicates, stored_first=True)
+            self._append(sealed, out)
+        elif not self._line_up(changed, duplicates, out):
+            self.crowded = True
+            self.state.counts.duplicates += duplicates
+            return False
         return True
 
     def _may_line_up(self) -> bool:
@@ -113,6 +116,8 @@ class Commits:
         state, batch, line = self.state, self._runner.batch, self._line
         if not self._weak or not state.scope.produced_bytes or batch.fired:
             return False
+        if state.outbox.has_uncommitted:
+            return False  # what was produced before goes first (G15)
         if self._line_records + batch.records > state.settings.batch_records:
             return False
         if self._checkpoints.wants_stillness(state.elapsed):
@@ -132,7 +137,7 @@ class Commits:
         records = sum(len(indexes) for _, indexes in batch.consumed)
         size = batch.size + self.state.scope.produced_bytes + sum(len(encoded) for _, encoded in changed)
         if sealed is None:
-            sealed = sealer.seal(self._runner.take_batch(), changed, duplicates)
+            sealed = sealer.seal(self._runner.take_batch(), changed, duplicates, stored_first=False)
             shipments = sealed.shipments
             self._line.append((sealed, self.state.elapsed + self.state.program.options.straggler_delay))
         elif sealed.size + size > MAX_ENTRY_BYTES:
@@ -167,7 +172,7 @@ class Commits:
         assert sealed.entry is not None
         entry = sealed.entry
         if self._weak:
-            rows = [row for token in sealed.unacked for row in self._outbox_rows(token)]
+            stragglers = [row for token in sealed.unacked for row in self._outbox_rows(token)]
             # From here on their ACKs are the journal's business: a takeover would send them again.
             for token in sealed.unacked:
                 state.outbox.unawaited(token)
@@ -177,7 +182,7 @@ class Commits:
                 entry,
                 states=list(dict(entry.states).items()),
                 timers_set=sealed.timers_set,
-                productions=_by_position(rows),
+                productions=entry.productions if sealed.stored_first else _by_position(stragglers),
                 ids=self._sealer.take_ids(sealed),
                 acked=[(position, consumer) for sequence, position, consumer in acked if not sequence],
                 acked_inherited=[one for one in acked if one[0]],
@@ -241,7 +246,7 @@ class Commits:
         if sealed.entry is not None:
             state.counts.add(Counts(*sealed.entry.counts))
         self._acknowledge(sealed, out)
-        if not self._weak:
+        if sealed.stored_first:
             state.outbox.release()
             out.extend(self._send_ready())
 

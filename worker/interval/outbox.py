@@ -79,6 +79,11 @@ class Outbox:
         return len(self._shipments)
 
     @property
+    def has_uncommitted(self) -> bool:
+        """Whether productions wait for their commit."""
+        return bool(self._uncommitted)
+
+    @property
     def inherited(self) -> int:
         """How many shipments of parents' sequences are not ACKed."""
         return len(self._inherited)

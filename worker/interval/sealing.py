@@ -32,10 +32,24 @@ class Sealed:
     anybody: not ACKed, not sent (weak productions aside), and ``released`` still holds the output watermark.
     """
 
-    __slots__ = ("commit", "consumed", "entry", "ids", "joined", "released", "shipments", "size", "timers", "unacked")
+    __slots__ = (
+        "commit",
+        "consumed",
+        "entry",
+        "ids",
+        "joined",
+        "released",
+        "shipments",
+        "size",
+        "stored_first",
+        "timers",
+        "unacked",
+    )
 
-    def __init__(self, commit: int) -> None:
+    def __init__(self, commit: int, stored_first: bool) -> None:
         self.commit = commit
+        self.stored_first = stored_first
+        """Whether its productions are sent after its append: strong ones, and those of a commit that fires timers."""
         self.entry: Entry | None = None
         self.consumed: list[tuple[Receipt, list[int]]] = []
         self.ids: IdDelta | None = None
@@ -102,10 +116,15 @@ class Sealer:
             self._failed(key, reason)
         return changed
 
-    def seal(self, batch: Batch, changed: list[tuple[bytes, bytes]], duplicates: int) -> Sealed:
-        """Apply the batch to the soft state, as commit ``state.sealed + 1``, and build its entry."""
+    def seal(
+        self, batch: Batch, changed: list[tuple[bytes, bytes]], duplicates: int, *, stored_first: bool
+    ) -> Sealed:
+        """Apply the batch to the soft state, as commit ``state.sealed + 1``, and build its entry.
+
+        ``stored_first`` False: its productions are weak, and are sent before the entry is appended.
+        """
         self.state.sealed += 1
-        sealed = Sealed(self.state.sealed)
+        sealed = Sealed(self.state.sealed, stored_first)
         sealed.entry, sealed.shipments = self._apply(sealed, batch, changed, duplicates)
         if self.state.program.options.strong:
             sealed.entry = replace(sealed.entry, ids=self.take_ids(sealed))
@@ -181,7 +200,7 @@ class Sealer:
             [],
             (records, duplicates, late, len(batch.dead)),
         )
-        return entry, state.outbox.add(productions, committed=not state.program.options.strong)
+        return entry, state.outbox.add(productions, committed=not sealed.stored_first)
 
     def _late(self, receipt: Receipt, indexes: list[int]) -> int:
         """How many were late. A record that was not when it ran is not now: it has held the watermark since."""
