@@ -229,3 +229,54 @@ rewriting(
     test="tests/interval/test_keys_that_wait.py::test_g8_many_deliveries_of_a_blocked_key_take_no_event_each_4_5",
     why="other events come all the time in a simulated run: each goes on by one delivery",
 )
+
+rewriting(
+    "timers-into-a-full-outbox",
+    "G13",
+    "while the outbox is full, timers that do not hold the watermark wait for its ACKs",
+    IntervalCore._fire_due,
+    "if crowded and",
+    "if False and",
+    seeds=0,
+    test="tests/interval/test_full_outbox.py"
+    "::test_g13_timers_that_are_due_together_produce_no_more_than_the_outbox_takes_4_6",
+    why="the simulator does not weigh outboxes",
+)
+
+rewriting(
+    "holding-timers-wait",
+    "G8",
+    "a timer that holds the watermark fires into a full outbox",
+    IntervalCore._fire_due,
+    "min(upto, pending - 1)",
+    "-(1 << 62)",
+    seeds=0,
+    test="tests/interval/test_full_outbox.py::test_g8_a_timer_that_holds_the_watermark_fires_into_a_full_outbox_4_5",
+    why="a consumer must be full for good, and its outboxes too",
+)
+
+rewriting(
+    "records-before-waiting-timers",
+    "G5",
+    "a record that holds the watermark runs behind the due timers of its key, though timers wait",
+    IntervalCore._run,
+    "self._firing.run_due_of if crowded else None",
+    "None",
+    seeds=0,
+    test="tests/interval/test_full_outbox.py"
+    "::test_g5_a_record_that_holds_the_watermark_runs_behind_due_timers_of_its_key_4_1",
+    why="the outbox must be full when a late record of a key with a due timer comes",
+)
+
+rewriting(
+    "holds-wait-for-acks",
+    "G8",
+    "a timer that may end a hold below all productions fires into a full outbox",
+    IntervalCore._fire_due,
+    "waits = pending <= state.hold_times.min()",
+    "waits = True",
+    seeds=0,
+    test="tests/interval/test_full_outbox.py"
+    "::test_g8_a_timer_with_a_hold_below_all_productions_fires_into_a_full_outbox_4_5",
+    why="a consumer must be full for good, and a hold of its own be below what is produced",
+)

@@ -345,18 +345,34 @@ class IntervalCore:
         state, runner = self.state, self._runner
         if not self._commits.crowded:
             self._parking.resume_ready()
-        self._firing.run_due(False, state.due_until(False))
-        if state.ahead:
-            self._firing.run_ahead()
-        self._firing.run_due(True, state.due_until(True))
+        crowded = state.outbox_full
+        self._fire_due(crowded)
         if state.intake.line and not runner.full() and not state.behind:
-            outbox, settings = state.outbox, state.settings
-            runner.run_line(
-                outbox.records < settings.outbox_records
-                and outbox.bytes < settings.outbox_bytes
-                and not state.cells.overfull
-                and not self._checkpoints.releasing
-            )
+            ahead_allowed = not (crowded or state.cells.overfull or self._checkpoints.releasing)
+            runner.run_line(ahead_allowed, self._firing.run_due_of if crowded else None)
+
+    def _fire_due(self, crowded: bool) -> None:
+        """Fire the timers that are due; ``crowded``: those alone that may hold the watermark (G13).
+
+        While the outbox is full, a timer waits if a production that is not ACKed holds the watermark as low as any
+        timer or key does. Consumers take that production in, though they are full, so the timers' turn comes (G8).
+
+        A record that holds the watermark runs behind the timers of its key (``run_due_of``). Where due timers are
+        still in the store, it is not known which keys have some, and no timer waits.
+        """
+        state, firing = self.state, self._firing
+        upto, waits = state.due_until(False), False
+        if crowded and not (state.behind and state.has_holder):
+            pending = state.outbox.pending.min()
+            waits = pending <= state.hold_times.min()
+            if waits:
+                upto = min(upto, pending - 1)
+        firing.run_due(False, upto)
+        if waits:
+            return
+        if state.ahead:
+            firing.run_ahead()
+        firing.run_due(True, state.due_until(True))
 
     def _advance_watermark(self) -> None:
         """Input watermark = min(the senders' broadcast values, own received and uncommitted records), monotone (G7)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from millwheel.core.time import LAST_TIMESTAMP, MAX_TIMESTAMP
@@ -29,9 +29,11 @@ class Firing:
     def run_due(self, wall: bool, upto: int) -> None:
         """Fire what is due by ``upto`` in one domain, up to the batch's bounds.
 
-        Invariant: unless the batch is full then, a key of which a timer is due still is parked, so that no record of
-        it is run before. A timer waits for the next batch, with its key, if a hook of this batch set or cancelled it,
-        or set one that comes before it: settings take effect when their batch is sealed.
+        Invariant: unless the batch is full then, a key of which a timer is due by ``upto`` still is parked, so that no
+        record of it is run before. Where ``upto`` is less than what is due, ``run_due_of`` goes before each record.
+
+        A timer waits for the next batch, with its key, if a hook of this batch set or cancelled it, or set one that
+        comes before it: settings take effect when their batch is sealed.
         """
         state, runner = self.state, self.runner
         table, held = state.timers[wall], wall
@@ -55,6 +57,33 @@ class Firing:
                     self.postpone(key, timer)
             if due:
                 state.meter.ran_timers(fired, began, due[0][1] if len(due) == 1 else None)
+
+    def run_due_of(self, keys: Iterable[bytes]) -> bool:
+        """Fire what is due of these keys alone, as records of theirs are to be run.
+
+        Returns:
+            Whether all of it has fired, or waits with its key, which is parked; False: the batch is full before.
+        """
+        return all(self._fire_due_of(key, wall) for key in dict.fromkeys(keys) for wall in (False, True))
+
+    def _fire_due_of(self, key: bytes, wall: bool) -> bool:
+        state, runner = self.state, self.runner
+        fired = {tag for _, domain, tag in runner.batch.fired.get(key, ()) if domain == wall}
+        for at, tag in state.timers[wall].due_of_key(key, state.due_until(wall, key)):
+            if tag in fired:
+                continue
+            if key in state.intake.parked:
+                return True
+            if runner.full():
+                return False
+            if not self._may_fire(key, (at, wall, tag)):
+                state.intake.park(key, Wait.READY)
+                return True
+            state.timers[wall].hand_out(key, tag, at)
+            if not wall:
+                self._hold_by_batch(at)
+            self._fire_alone(key, (at, wall, tag))
+        return True
 
     def run_ahead(self) -> None:
         """Fire what is due by what its key was shown before a merge, though not by the interval's watermark (7.1)."""

@@ -8,7 +8,7 @@ and all of the key's work in this batch is parked, in order, to run one hook a c
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from millwheel.sdk.context import Context
@@ -90,18 +90,25 @@ class Runner:
         self.number += 1
         return batch
 
-    def run_line(self, ahead_allowed: bool) -> None:
+    def run_line(self, ahead_allowed: bool, fire_due: Callable[[Iterable[bytes]], bool] | None = None) -> None:
         """Run chunks until the line is empty or the batch full.
 
         With ``ahead_allowed`` False (something is over its bound) only what holds the watermark back is run, and what
         the same senders' keys have produced before it for the same keys (G15). A chunk of which every record is set
         aside leads to no commit and no other event, so the next chunk follows at once (G8).
+
+        Args:
+            ahead_allowed: Whether any record may be run.
+            fire_due: Fires what is due of some keys before records of theirs are run (G5); returns False if the batch
+                is full before. None: nothing is due.
         """
         intake = self.state.intake
         line = intake.line
         while line and not self.full():
             chunk = line[0] if ahead_allowed else self._holding()
             if chunk is None:
+                return
+            if fire_due is not None and (not fire_due(_keys_left(chunk)) or self.full()):
                 return
             led_on = self._run_chunk(chunk)
             if chunk.cursor >= len(chunk.indexes):
@@ -241,3 +248,9 @@ class Runner:
         late = self.state.program.options.late
         if late.action is LateAction.DIVERT and late.stream is not None:
             context.produce(late.stream, self.state.program.inputs[stream](encoded))
+
+
+def _keys_left(chunk: Chunk) -> list[bytes]:
+    """The keys of the chunk's records that have not run."""
+    keys = chunk.receipt.delivery.keys
+    return [keys[index] for index in chunk.indexes[chunk.cursor :]]

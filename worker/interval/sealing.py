@@ -116,9 +116,7 @@ class Sealer:
             self._failed(key, reason)
         return changed
 
-    def seal(
-        self, batch: Batch, changed: list[tuple[bytes, bytes]], duplicates: int, *, stored_first: bool
-    ) -> Sealed:
+    def seal(self, batch: Batch, changed: list[tuple[bytes, bytes]], duplicates: int, *, stored_first: bool) -> Sealed:
         """Apply the batch to the soft state, as commit ``state.sealed + 1``, and build its entry.
 
         ``stored_first`` False: its productions are weak, and are sent before the entry is appended.

@@ -44,7 +44,8 @@ class Settings:
     """Received and uncommitted, at most; beyond it, records ahead of the watermark are refused (G13)."""
     outbox_records: int = 200_000
     outbox_bytes: int = 128 << 20
-    """Unacknowledged productions beyond which no records ahead of the watermark are run (G13)."""
+    """Unacknowledged productions beyond which only those records are run, and those timers fired, that hold the
+    watermark (G13)."""
     cache_bytes: int = 256 << 20
     flush_interval: int = 1_000_000
     """How long state rows may be behind the journal if nothing waits for them; many commits coalesce into one row."""
@@ -210,6 +211,17 @@ class IntervalState:
     def watermark_of(self, key: bytes) -> int:
         """The input watermark as ``key`` is shown it: it stands where it stood before a merge, if that was higher."""
         return max(self.watermark, self.floors.of(key)) if self.floors else self.watermark
+
+    @property
+    def outbox_full(self) -> bool:
+        """Whether so much is produced and not ACKed that only what holds the watermark may run (G13)."""
+        outbox, settings = self.outbox, self.settings
+        return outbox.records >= settings.outbox_records or outbox.bytes >= settings.outbox_bytes
+
+    @property
+    def has_holder(self) -> bool:
+        """Whether a record is here that holds the watermark of a sender, or that may close a cycle."""
+        return self.intake.pending.min() <= self.inputs.value or bool(self.config.feedback and self.intake.records)
 
     @property
     def timer_count(self) -> int:

@@ -1,0 +1,150 @@
+"""While the outbox is full, timers that do not hold the watermark wait for its ACKs (G13; sections 4.5, 4.6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+import millwheel as mw
+from millwheel.core.time import Timestamp
+from millwheel.worker.interval import Settings
+from millwheel.worker.messages import Acknowledged, Send, Tick
+from tests.interval.solo import Solo
+
+
+class Windows(mw.Computation[tuple[str, str], list[str]]):
+    """Keeps what comes; "at N" sets a timer, "wall N" one by the clock. A timer produces all that its key has kept."""
+
+    def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
+        what, _, at = record.value[1].partition(" ")
+        ctx.state.append(record.value[1])
+        if what == "at":
+            ctx.set_timer(Timestamp(int(at)), at)
+        elif what == "wall":
+            ctx.set_timer(Timestamp(int(at)), at, wall=True)
+        elif what == "say":
+            ctx.produce("out", record.value[1])
+
+    def process_timer(self, ctx: mw.Context[list[str]], timer: mw.Timer) -> None:
+        ctx.produce("out", f"{ctx.key} {len(ctx.state)}")
+
+
+def acked(solo: Solo) -> list[str]:
+    """ACK all that was sent; returns the values."""
+    sends = solo.take(Send)
+    for send in sends:
+        solo.handle(Acknowledged(send.delivery.token))
+    return [msgspec.msgpack.decode(value) for send in sends for value in send.delivery.values]
+
+
+def windows(count: int, **settings: Any) -> Solo:
+    """Windows of ``count`` keys, which end at 100, 101 and so on."""
+    solo = Solo(Windows(), settings=Settings(outbox_records=3, batch_records=2, **settings))
+    solo.deliver(*((f"k{number:02}", f"at {100 + number}", 50) for number in range(count)))
+    solo.commit_all()
+    return solo
+
+
+def test_g13_timers_that_are_due_together_produce_no_more_than_the_outbox_takes_4_6() -> None:
+    """All of them fired, commit after commit: what a million windows produce was in memory at once."""
+    solo = windows(40)
+    solo.watermark(1_000)
+    solo.commit_all()
+    assert solo.state.outbox.records <= 3 + 2 * 2
+    assert solo.output <= 100
+    fired: list[str] = []
+    while values := acked(solo):
+        fired += values
+        assert solo.state.outbox.records <= 3 + 2 * 2
+        solo.commit_all()
+    assert fired == [f"k{number:02} 1" for number in range(40)]
+    assert solo.output == 1_000
+
+
+def test_g13_wall_timers_too_wait_for_a_full_outbox_4_6() -> None:
+    solo = Solo(Windows(), settings=Settings(outbox_records=3, batch_records=2))
+    solo.watermark(40)
+    solo.deliver(*((f"j{number}", "say", 50) for number in range(4)))
+    solo.commit_all()
+    solo.deliver(*((f"k{number:02}", "wall 1000100", 50) for number in range(20)))
+    solo.watermark(50)
+    solo.commit_all()
+    timers = solo.state.timer_count
+    assert timers == 20
+    solo.now = 1_000_200
+    solo.handle(Tick())
+    solo.commit_all()
+    assert solo.state.timer_count == timers
+    while acked(solo):
+        assert solo.state.outbox.records <= 3 + 2 * 2
+        solo.commit_all()
+    assert solo.state.timer_count == 0
+
+
+def test_g8_a_timer_that_holds_the_watermark_fires_into_a_full_outbox_4_5() -> None:
+    """Its consumer may be full, and take nothing but what the timer produces."""
+    solo = windows(1)
+    solo.deliver(*((f"j{number}", "say", 500) for number in range(6)))
+    solo.commit_all()
+    solo.watermark(100)
+    solo.commit_all()
+    assert ("k00 1", 100) in solo.sent()
+    assert solo.state.timer_count == 0
+
+
+def test_g5_a_record_that_holds_the_watermark_runs_behind_due_timers_of_its_key_4_1() -> None:
+    """Timers of other keys wait: their productions are not what the watermark waits for."""
+    solo = windows(10)
+    solo.watermark(1_000)
+    solo.commit_all()
+    waiting = solo.state.timer_count
+    assert waiting > 5
+    solo.deliver(("k09", "late", 20))
+    solo.commit_all()
+    assert solo.state.timer_count == waiting - 1
+    assert solo.sent()[-1] == ("k09 1", 109), "its timer has not seen the record"
+    assert solo.state.intake.records == 0
+
+
+def test_g8_a_timer_with_a_hold_below_all_productions_fires_into_a_full_outbox_4_5() -> None:
+    """A timer before it did not hold the watermark, and waited for ACKs. A consumer that was full waited for the
+    second timer's hold, and took nothing in."""
+
+    class Held(mw.Computation[tuple[str, str], None]):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+            at, hold = map(int, record.value[1].split())
+            ctx.set_timer(Timestamp(at), "t", hold=Timestamp(hold))
+
+        def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+            ctx.produce("out", f"{ctx.key} {timer.timestamp}")
+
+    solo = Solo(Held(), settings=Settings(outbox_records=3, batch_records=2))
+    early = [(f"a{number}", "100 100", 50) for number in range(4)]
+    middle = [(f"b{number}", "200 200", 50) for number in range(4)]
+    solo.deliver(*early, *middle, ("last", "300 60", 50))
+    solo.commit_all()
+    solo.watermark(1_000)
+    solo.commit_all()
+    assert solo.state.timer_count == 0
+    assert solo.output == 100
+
+
+def test_g8_a_timer_that_clears_a_keys_hold_fires_into_a_full_outbox_4_5() -> None:
+    class Holding(mw.Computation[tuple[str, str], None]):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+            if ctx.key == "last":
+                ctx.set_hold(Timestamp(60))
+            ctx.set_timer(Timestamp(int(record.value[1])), "t")
+
+        def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+            ctx.produce("out", f"{ctx.key} {timer.timestamp}")
+            ctx.clear_hold()
+
+    solo = Solo(Holding(), settings=Settings(outbox_records=3, batch_records=2))
+    solo.deliver(*((f"a{number}", "100", 50) for number in range(9)), ("last", "300", 60))
+    solo.commit_all()
+    solo.watermark(1_000)
+    solo.commit_all()
+    assert solo.state.timer_count == 0
+    assert solo.output == 100
