@@ -300,9 +300,10 @@ class ControlClient:
             except RequestError as error:
                 failing_since = loop.time() if failures == 0 else failing_since
                 failures += 1
-                delay = backoff.delay(failures, random.random())
-                if error.code not in RETRYABLE or loop.time() + delay > failing_since + self._patience:
+                remaining = failing_since + self._patience - loop.time()
+                if error.code not in RETRYABLE or remaining <= 0:
                     raise
+                delay = min(remaining, backoff.delay(failures, random.random()))
                 self._follow(error)
             await asyncio.sleep(delay)
 

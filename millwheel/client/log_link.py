@@ -119,10 +119,10 @@ class LogLink:
                 await self._hang_up()
                 since = loop.time() if failures == 0 else since
                 failures += 1
-                delay = self._backoff.delay(failures, random.random())
-                if not _passes(self._failure) or loop.time() + delay > since + self._patience:
+                remaining = since + self._patience - loop.time()
+                if not _passes(self._failure) or remaining <= 0:
                     raise self._failure
-                await asyncio.sleep(delay)
+                await asyncio.sleep(min(remaining, self._backoff.delay(failures, random.random())))
             try:
                 return await self._read_once(opening)
             except RequestError as error:

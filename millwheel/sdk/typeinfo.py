@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, Union
+from typing import Any, Final, Generic, TypeVar, Union
 
 import msgspec
 from google.protobuf.descriptor import FieldDescriptor
@@ -36,7 +36,7 @@ __all__ = [
     "type_name",
 ]
 
-_REMEMBERED = 256
+_REMEMBERED: Final = 256
 """Types of which the description is kept. A server that is asked for more works them out again."""
 
 

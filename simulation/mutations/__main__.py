@@ -95,7 +95,9 @@ def _misfit(mutation: Mutation) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m simulation.mutations", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[[], *MUTATIONS], help="those to try; by default all")
+    parser.add_argument(
+        "names", nargs="*", choices=[[], *MUTATIONS], metavar="NAME", help="those to try; by default all"
+    )
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="how many run side by side")
     parser.add_argument("--wide", action="store_true", help="show whole messages")
     parser.add_argument("--markdown", type=Path, help="write the table there, too")

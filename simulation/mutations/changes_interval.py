@@ -84,6 +84,10 @@ rewriting(
     Outbox.take_ready,
     "shipment.used or shipment.token <= last",
     "shipment.token <= last",
+    seeds=20,
+    test="tests/interval/test_productions.py"
+    "::test_g15_what_goes_on_after_a_refusal_for_want_of_room_is_sent_under_numbers_of_its_own_4_1",
+    why="a late answer must come to a sending that was refused for want of room",
 )
 
 rewriting(

@@ -23,7 +23,13 @@ def checkpointed_unacked() -> None:
     replace(progress.FileProgress, "restart", lambda _: lambda self, acknowledged: self.offset)
 
 
-@mutation("G1", "a line of a file that grows is one when its end is there", seeds=_SEEDS)
+@mutation(
+    "G1",
+    "a line of a file that grows is one when its end is there",
+    seeds=20,
+    test="tests/injectors/test_files.py::test_g8_a_tail_follows_growing_and_new_files_and_leaves_the_minimum_when_quiet_5_2",
+    why="a file must be looked at between two halves of a line",
+)
 def half_lines() -> None:
     """The last line is read as it is."""
     rewrite(files._read_lines, "if not growing and not file.read(1):", "if not file.read(1):")

@@ -136,7 +136,10 @@ async def test_g8_a_tail_follows_growing_and_new_files_and_leaves_the_minimum_wh
 
         async def see(count: int) -> None:
             while len(seen) < count:
-                seen.extend(row["number"] for row in (await anext(batches)).values)
+                batch = asyncio.ensure_future(anext(batches))
+                await asyncio.wait({batch, reading}, return_when=asyncio.FIRST_COMPLETED)
+                assert not reading.done(), reading.exception()
+                seen.extend(row["number"] for row in (await batch).values)
 
         await see(100)
         with (logs / "a.jsonl").open("a") as file:

@@ -99,6 +99,27 @@ def test_g15_what_copies_were_refused_of_is_sent_again_as_a_whole_4_1() -> None:
     assert (len(solo.state.outbox), solo.state.outbox.records, solo.state.outbox.bytes) == (0, 0, 0)
 
 
+def test_g15_what_goes_on_after_a_refusal_for_want_of_room_is_sent_under_numbers_of_its_own_4_1() -> None:
+    """What a receiver says of the first sending, late, is not taken for what it says of the second."""
+    solo = Solo(Echo())
+    for number in range(3):
+        solo.deliver(("k", f"record {number}", number))
+        solo.commit()
+    before = [send.delivery.token for send in solo.take(Send)]
+    solo.handle(Acknowledged(before[0]))
+    solo.handle(Resend([before[1]], full={before[1]}))
+    (again,) = solo.take(Send)
+    assert again.delivery.timestamps == [1]
+    assert again.delivery.token not in before
+    assert again.delivery.order is not None
+    assert again.delivery.order.after == before[0]
+    solo.handle(Resend([before[1], before[2]], full={before[1]}))
+    assert solo.take(Send) == [], "it is about sendings that are over"
+    solo.handle(Acknowledged(again.delivery.token))
+    (last,) = solo.take(Send)
+    assert (last.delivery.timestamps, last.delivery.token in before) == ([2], False)
+
+
 def test_g10_a_commit_waits_for_a_weak_batch_that_is_sent_again_6_1_3() -> None:
     solo = weak()
     solo.deliver(("k", "x", 1), ("k", "y", 2))
