@@ -139,12 +139,20 @@ class Judging(ABC):
         return self._judge(delivery, out)
 
     def _answer_taken(
-        self, delivery: Delivery, excluded: Sequence[int], taken: bool, why: str, out: list[Instruction]
+        self, delivery: Delivery, fresh: Sequence[int], excluded: Sequence[int], why: str, out: list[Instruction]
     ) -> None:
-        """Answer for what needs no commit. ``excluded`` wait for copies; ``taken``: the rest is in the queue."""
-        left = taken or len(excluded) == len(delivery.keys)
-        if left and delivery.order is not None and delivery.order.asks:
-            out.append(Acknowledge(delivery, _ACKED, range(len(delivery.keys))))
+        """Answer for what needs no commit. ``excluded`` wait for copies, ``fresh`` is taken in, the rest is committed.
+
+        The sender hears at once of what is committed: else it holds its watermark until the rest is, too, and the rest
+        may wait for that watermark (G8).
+        """
+        size = len(delivery.keys)
+        committed = size - len(fresh) - len(excluded)
+        left = bool(fresh) or not committed
+        if left and committed:
+            out.append(Acknowledge(delivery, _ACKED, sorted([*fresh, *excluded])))
+        elif left and delivery.order is not None and delivery.order.asks:
+            out.append(Acknowledge(delivery, _ACKED, range(size)))
         if excluded:
             out.append(refusal(delivery, why, excluded))
         if not left:

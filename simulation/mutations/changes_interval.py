@@ -13,6 +13,7 @@ from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.parking import Parking
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.judging import Judging
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -277,10 +278,48 @@ rewriting(
     "G8",
     "a timer that may end a hold below all productions fires into a full outbox",
     IntervalCore._fire_due,
-    "waits = pending <= state.hold_times.min()",
+    "waits = pending <= state.hold_times.stated.min()",
     "waits = True",
     seeds=0,
     test="tests/interval/test_full_outbox.py"
     "::test_g8_a_timer_with_a_hold_below_all_productions_fires_into_a_full_outbox_4_5",
     why="a consumer must be full for good, and a hold of its own be below what is produced",
+)
+
+rewriting(
+    "passing-holds-counted",
+    "G13",
+    "holds that no hook can end have no timer fire into a full outbox",
+    IntervalCore._fire_due,
+    "state.hold_times.stated.min()",
+    "state.hold_times.min()",
+    seeds=0,
+    test="tests/interval/test_full_outbox.py"
+    "::test_g13_a_timer_that_fails_does_not_let_the_others_fire_into_a_full_outbox_4_6",
+    why="the simulator does not weigh outboxes",
+)
+
+rewriting(
+    "over-without-the-watermark",
+    "G8",
+    "the input watermark goes on when a weak commit is over that keeps nothing",
+    IntervalCore._pump,
+    "if commits.settle_weak(out) or (",
+    "if (commits.settle_weak(out) and False) or (",
+    seeds=0,
+    test="tests/interval/test_weak_line.py"
+    "::test_g8_the_watermark_goes_on_when_a_commit_that_keeps_nothing_is_over_6_1_3",
+    why="other events come all the time in a simulated run",
+)
+
+rewriting(
+    "committed-ones-told-late",
+    "G8",
+    "a sender hears at once which records of a delivery were committed before",
+    Judging._answer_taken,
+    "if left and committed:",
+    "if left and committed < 0:",
+    seeds=0,
+    test="tests/interval/test_ordered_arrivals.py::test_g8_a_sender_hears_at_once_of_what_was_committed_before_4_5",
+    why="a consumer must be full for good, and a former owner have committed half of a delivery",
 )

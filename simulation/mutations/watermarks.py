@@ -82,7 +82,7 @@ def released_uncommitted() -> None:
         def early(self: Sealer, *arguments: Any, stored_first: bool) -> Any:
             sealed = seal(self, *arguments, stored_first=stored_first)
             for hold in sealed.released:
-                self.state.hold_times.remove(hold)
+                self.state.hold_times.passing.remove(hold)
             sealed.released = []
             return sealed
 

@@ -25,12 +25,12 @@ def weak_ones_unwaited() -> None:
     """A commit waits for no ACKs of its weak productions, and stores none of them."""
 
     def make(settle: Any) -> Any:
-        def at_once(self: Commits, out: list[Any]) -> None:
+        def at_once(self: Commits, out: list[Any]) -> Any:
             for sealed, _ in self._line:
                 for token in sealed.unacked:
                     self.state.outbox.unawaited(token)
                 sealed.unacked = set()
-            settle(self, out)
+            return settle(self, out)
 
         return at_once
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
+import pytest
 
 import millwheel as mw
 from millwheel.core.time import Timestamp
 from millwheel.worker.interval import Settings
-from millwheel.worker.messages import Acknowledged, Send, Tick
+from millwheel.worker.interval.timers import TimerTable
+from millwheel.worker.messages import Acknowledged, AsyncHook, HookFinished, Send, Tick
 from tests.interval.solo import Solo
 
 
@@ -128,6 +131,83 @@ def test_g8_a_timer_with_a_hold_below_all_productions_fires_into_a_full_outbox_4
     solo.commit_all()
     assert solo.state.timer_count == 0
     assert solo.output == 100
+
+
+class Failing(Windows):
+    def process_timer(self, ctx: mw.Context[list[str]], timer: mw.Timer) -> None:
+        if ctx.key == "bad":
+            raise RuntimeError("bad")
+        super().process_timer(ctx, timer)
+
+
+def test_g13_a_timer_that_fails_does_not_let_the_others_fire_into_a_full_outbox_4_6() -> None:
+    """Its time holds the watermark, and no other timer can end that."""
+    solo = Solo(Failing(), settings=Settings(outbox_records=3, batch_records=2))
+    solo.deliver(("bad", "at 90", 50), *((f"k{number:02}", f"at {100 + number}", 50) for number in range(40)))
+    solo.commit_all()
+    solo.watermark(1_000)
+    solo.commit_all()
+    assert len(solo.state.failing.oldest(9)) == 1
+    assert solo.state.outbox.records <= 3 + 2 * 2
+
+
+def test_g13_acks_that_are_to_be_journaled_do_not_let_timers_fire_into_a_full_outbox_6_1_3() -> None:
+    """Of weak computations each ACK of a stored production holds the watermark until it is in the journal."""
+    solo = Solo(Windows(), strong=False, settings=Settings(outbox_records=4, batch_records=4))
+    solo.deliver(*((f"k{number:03}", f"at {100 + number}", 50) for number in range(200)))
+    solo.commit_all()
+    solo.watermark(1_000)
+    solo.commit_all()
+    most, sends = solo.state.outbox.records, list[Send]()
+    while sends := sends + solo.take(Send):
+        solo.handle(Acknowledged(sends.pop(0).delivery.token))
+        solo.commit_all()
+        most = max(most, solo.state.outbox.records)
+    assert solo.state.timer_count == 0
+    assert most <= 4 + 2 * 4
+
+
+class Waiting(mw.Computation[tuple[str, str], None]):
+    async def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] == "say":
+            ctx.produce("out", "said")
+
+    def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+        raise AssertionError("no timer is set")
+
+
+def ended(solo: Solo) -> None:
+    """Run the asynchronous hooks that have begun, one after the other, until none is left."""
+    while hooks := solo.take(AsyncHook):
+        for hook in hooks:
+            with contextlib.suppress(StopIteration):
+                hook.coroutine.send(None)
+            solo.handle(HookFinished(hook.hook, None))
+        solo.commit_all()
+
+
+def test_g13_with_a_full_outbox_each_hook_looks_for_due_timers_of_its_own_keys_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of a delivery's hooks that ended looked for those of all keys that were left: quadratic."""
+    looks = 0
+    due_of_key = TimerTable.due_of_key
+
+    def counted(self: TimerTable, key: bytes, limit: int) -> Any:
+        nonlocal looks
+        looks += 1
+        return due_of_key(self, key, limit)
+
+    solo = Solo(Waiting(), settings=Settings(outbox_records=1))
+    solo.watermark(50)
+    solo.deliver(("s", "say", 50))
+    ended(solo)
+    assert solo.state.outbox_full
+    monkeypatch.setattr(TimerTable, "due_of_key", counted)
+    solo.deliver(*((f"k{number}", "", 50) for number in range(2_000)))
+    ended(solo)
+    assert solo.state.intake.records == 0
+    assert looks <= 10 * 2_000
 
 
 def test_g8_a_timer_that_clears_a_keys_hold_fires_into_a_full_outbox_4_5() -> None:

@@ -254,3 +254,25 @@ def test_g13_at_a_full_log_senders_that_hold_the_watermark_come_one_by_one_4_3()
     send("b", 3, 1)
     log.settle()
     assert answered() == [("a", 2, ACKED), ("b", 3, ACKED)]
+
+
+def test_g8_a_sender_hears_at_once_of_what_was_committed_before_4_5() -> None:
+    """A former owner had committed the first of two records. The second waits for room in the outbox, and the sender
+    held the watermark for both. Consumers that were full waited for that, and took nothing out of the outbox."""
+    settings = Settings(outbox_records=1, batch_records=1)
+    both = ("k", "first", 17), ("k", "second", 34)
+    before = Solo(Keeps(), settings=settings)
+    before.watermark(17)
+    before.handle(made(1, *both))
+    known(before)
+    before.commit()
+    solo = Solo(Keeps(), settings=settings, entries=list(before.entries))
+    solo.watermark(17)
+    solo.commit_all()
+    assert solo.state.outbox_full
+    again = replace(made(2, *both, after=0), ids=PositionIds("u.1.j1", 0, [100, 101]))
+    solo.handle(again)
+    known(solo)
+    (answer,) = [one for one in solo.take(Acknowledge) if one.delivery is again]
+    assert (answer.outcome, list(answer.remaining)) == (ACKED, [1])
+    assert solo.state.intake.records == 1

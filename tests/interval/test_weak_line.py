@@ -341,3 +341,14 @@ def test_g7_an_owner_reports_no_less_than_was_broadcast_before_it_7_2() -> None:
     solo.watermark(40)
     assert solo.output == 70
     assert {report.output for report in solo.take(Report)} == {70}
+
+
+def test_g8_the_watermark_goes_on_when_a_commit_that_keeps_nothing_is_over_6_1_3() -> None:
+    """Its last production is ACKed, no append follows, and no other event may come: the watermark had moved before."""
+    solo = Solo(Passing(), strong=False, exactly_once=False)
+    solo.watermark(40)
+    solo.deliver(("k", "late", 30))
+    (send,) = solo.take(Send)
+    solo.watermark(200)
+    solo.handle(Acknowledged(send.delivery.token))
+    assert solo.output == 200

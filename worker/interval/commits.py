@@ -162,7 +162,7 @@ class Commits:
     def _let_go(self, batch: Batch) -> None:
         """A batch without work: what it held the watermark for waits, and holds for itself."""
         for hold in batch.firing:
-            self.state.hold_times.remove(hold)
+            self.state.hold_times.passing.remove(hold)
         batch.firing.clear()
 
     def _append(self, sealed: Sealed, out: list[Instruction]) -> None:
@@ -242,7 +242,7 @@ class Commits:
         if sealed.ids is not None:
             state.dedup.committed(sealed.ids)
         for hold in sealed.released:
-            state.hold_times.remove(hold)
+            state.hold_times.passing.remove(hold)
         if sealed.entry is not None:
             state.counts.add(Counts(*sealed.entry.counts))
         self._acknowledge(sealed, out)
@@ -313,7 +313,7 @@ class Commits:
             name, consumer = shipment.sequence, shipment.consumer
             leaving = [(name, shipment.positions[i], consumer) for i in self._leaving(shipment, remaining)]
             if leaving:
-                state.hold_times.add(shipment.held)
+                state.hold_times.passing.add(shipment.held)
                 self._acked.append((leaving, shipment.held))
         state.outbox.acknowledged(token, remaining)
         return self._send_ready()
@@ -361,15 +361,23 @@ class Commits:
         still = self._in_flight is None and not self._line
         return self._checkpoints.idle(self.state.elapsed) if still else []
 
-    def settle_weak(self, out: list[Instruction]) -> None:
-        """Append the first weak commit in line once all it produced is ACKed, or its stragglers have had their time."""
+    def settle_weak(self, out: list[Instruction]) -> bool:
+        """Append the first weak commit in line once all it produced is ACKed, or its stragglers have had their time.
+
+        Returns:
+            Whether a commit is over without an append, as it has nothing to keep. What waited for it can go on: the
+            input watermark, too. No other event may come for that (G8).
+        """
+        over = False
         while self._line and self._in_flight is None:
             sealed, deadline = self._line[0]
             if sealed.unacked and self.state.elapsed < deadline:
-                return
+                break
             self._line.popleft()
             self._line_records -= _records(sealed)
             self._append(sealed, out)
+            over = over or self._in_flight is None
+        return over
 
 
 def _by_position(rows: list[ProductionRow]) -> list[ProductionRow]:

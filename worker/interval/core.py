@@ -314,9 +314,8 @@ class IntervalCore:
             self._parking.again = False
             if not self._parking.stopped:
                 self._run()
-            commits.settle_weak(out)
-            if state.far and self._checkpoints.spilling.may_take_in:
-                # What was in line is over, and left no append for which timers that have been read would wait.
+            if commits.settle_weak(out) or (state.far and self._checkpoints.spilling.may_take_in):
+                # Nothing is in flight that the watermark, or timers that have been read, would wait for.
                 continue
             more = commits.try_commit(out) or self._checkpoints.releasing != held
             more = more or (crowded and not commits.crowded)
@@ -355,7 +354,7 @@ class IntervalCore:
         """Fire the timers that are due; ``crowded``: those alone that may hold the watermark (G13).
 
         While the outbox is full, a timer waits if a production that is not ACKed holds the watermark as low as any
-        timer or key does. Consumers take that production in, though they are full, so the timers' turn comes (G8).
+        hold of a timer or key. Consumers take that production in, though they are full, so the timers' turn comes (G8).
 
         A record that holds the watermark runs behind the timers of its key (``run_due_of``). Where due timers are
         still in the store, it is not known which keys have some, and no timer waits.
@@ -364,7 +363,7 @@ class IntervalCore:
         upto, waits = state.due_until(False), False
         if crowded and not (state.behind and state.has_holder):
             pending = state.outbox.pending.min()
-            waits = pending <= state.hold_times.min()
+            waits = pending <= state.hold_times.stated.min()
             if waits:
                 upto = min(upto, pending - 1)
         firing.run_due(False, upto)

@@ -116,7 +116,7 @@ class Firing:
     def _hold_by_batch(self, at: int) -> None:
         at = min(at, LAST_TIMESTAMP)
         self.runner.batch.firing.append(at)
-        self.state.hold_times.add(at)
+        self.state.hold_times.passing.add(at)
 
     def _may_fire(self, key: bytes, timer: TimerItem) -> bool:
         context = self.runner.batch.contexts.get(key)
@@ -134,7 +134,7 @@ class Firing:
         """The key is parked: the timer waits with it, holding the watermark at its own time."""
         self.state.intake.parked[key].due.append(timer)
         if not timer[1]:
-            self.state.hold_times.add(min(timer[0], LAST_TIMESTAMP))
+            self.state.hold_times.passing.add(min(timer[0], LAST_TIMESTAMP))
 
     def return_postponed(self, key: bytes) -> None:
         """The key goes on: its timers are due again."""
@@ -142,7 +142,7 @@ class Firing:
         for at, wall, tag in parked.due:
             self.state.timers[wall].requeue(key, tag, at)
             if not wall:
-                self.state.hold_times.remove(min(at, LAST_TIMESTAMP))
+                self.state.hold_times.passing.remove(min(at, LAST_TIMESTAMP))
                 self.state.note_due(key, at)
         parked.due.clear()
 
@@ -168,7 +168,7 @@ class Firing:
         postponed, parked.due = parked.due, []
         for at, wall, tag in postponed:
             if not wall:
-                state.hold_times.remove(min(at, LAST_TIMESTAMP))
+                state.hold_times.passing.remove(min(at, LAST_TIMESTAMP))
             setting = state.timers[wall].get(key, tag)
             if (at, wall, tag) != timer and setting is not None and setting.at == at:
                 self.postpone(key, (at, wall, tag))

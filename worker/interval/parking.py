@@ -233,7 +233,7 @@ class Parking:
         if len(item) == 2:
             item[0].parked.add(item[1])
         elif not item[1]:
-            self.state.hold_times.add(min(item[0], LAST_TIMESTAMP))
+            self.state.hold_times.passing.add(min(item[0], LAST_TIMESTAMP))
         number = self._next_hook
         self._next_hook += 1
         self._hooks[number] = (key, context, item, self.state.meter.clock())

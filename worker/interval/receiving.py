@@ -102,7 +102,7 @@ class Receiving(Judging):
             refused = set(ahead)
             fresh = [index for index in fresh if index not in refused]
             excluded = sorted([*excluded, *ahead])
-        self._answer_taken(delivery, excluded, bool(fresh), "intake is full, or a copy is being processed", out)
+        self._answer_taken(delivery, fresh, excluded, "intake is full, or a copy is being processed", out)
         receipt: Receipt | None = None
         if fresh:
             receipt = self.state.intake.admit(delivery, verdict, fresh)

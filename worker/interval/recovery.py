@@ -124,12 +124,12 @@ def _settle(state: IntervalState, whole: _Whole, productions: Productions) -> No
         state.outbox.add([row for place, row in ordered if place[0] == sequence], sequence)
     for wall, table in state.timers.items():
         holds = (effective_hold(one, wall) for _, _, one in table.items() if wall or one.hold is not None)
-        state.hold_times.add_all(hold for hold in holds if hold is not None)
+        state.hold_times.stated.add_all(hold for hold in holds if hold is not None)
     if state.floors:
         for key, _, setting in state.timers[False].items():
             state.note_due(key, setting.at)
-    state.hold_times.add_all(part.hold for part in state.far.parts.values() if part.hold is not None)
-    state.hold_times.add_all(state.holds.values())
+    state.hold_times.stated.add_all(part.hold for part in state.far.parts.values() if part.hold is not None)
+    state.hold_times.stated.add_all(state.holds.values())
 
 
 class _Reader:

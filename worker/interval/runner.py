@@ -108,7 +108,7 @@ class Runner:
             chunk = line[0] if ahead_allowed else self._holding()
             if chunk is None:
                 return
-            if fire_due is not None and (not fire_due(_keys_left(chunk)) or self.full()):
+            if fire_due is not None and (not fire_due(self._next_keys(chunk)) or self.full()):
                 return
             led_on = self._run_chunk(chunk)
             if chunk.cursor >= len(chunk.indexes):
@@ -142,6 +142,11 @@ class Runner:
         if self.state.program.record_is_async:
             room = min(room, settings.async_hooks - self.hooks)
         return max(1, room)
+
+    def _next_keys(self, chunk: Chunk) -> list[bytes]:
+        """The keys of those records of a chunk that there is room for."""
+        keys = chunk.receipt.delivery.keys
+        return [keys[index] for index in chunk.indexes[chunk.cursor : chunk.cursor + self._room(chunk.receipt)]]
 
     def _run_chunk(self, chunk: Chunk) -> bool:
         """Run records of a chunk, up to the batch's bounds.
@@ -248,9 +253,3 @@ class Runner:
         late = self.state.program.options.late
         if late.action is LateAction.DIVERT and late.stream is not None:
             context.produce(late.stream, self.state.program.inputs[stream](encoded))
-
-
-def _keys_left(chunk: Chunk) -> list[bytes]:
-    """The keys of the chunk's records that have not run."""
-    keys = chunk.receipt.delivery.keys
-    return [keys[index] for index in chunk.indexes[chunk.cursor :]]

@@ -215,6 +215,7 @@ class Sealer:
                 setting = self.state.timers[wall].cancel(key, tag)
                 # What holds at its own time is held by the batch since it was fired.
                 if setting is not None and (hold := effective_hold(setting, wall)) is not None:
+                    self.state.hold_times.end(hold)
                     sealed.released.append(hold)
                 cleared.append((key, wall, tag))
         return cleared
@@ -229,7 +230,9 @@ class Sealer:
         hold = effective_hold(setting, wall)
         if hold is None:
             hold = setting.at
-            self.state.hold_times.add(hold)
+            self.state.hold_times.passing.add(hold)
+        else:
+            self.state.hold_times.end(hold)
         sealed.released.append(hold)
 
     def _apply_timers(
@@ -262,7 +265,7 @@ class Sealer:
             sealed.timers += 1
             setting = TimerSetting(setting.at, hold, setting.cause, origin)
             if (holds_at := effective_hold(setting, wall)) is not None:
-                state.hold_times.add(holds_at)
+                state.hold_times.stated.add(holds_at)
             self._release(state.timers[wall].set(key, tag, setting), wall, sealed)
             if not wall:
                 state.note_due(key, setting.at)
@@ -279,10 +282,11 @@ class Sealer:
                 hold = cause
         previous = state.holds.pop(key, None)
         if previous is not None:
+            state.hold_times.end(previous)
             sealed.released.append(previous)
         if hold is not None:
             state.holds[key] = hold
-            state.hold_times.add(hold)
+            state.hold_times.stated.add(hold)
         return hold
 
     def _productions(self, producing: list[tuple[bytes, list[Production]]], position: int) -> list[ProductionRow]:

@@ -126,10 +126,10 @@ class Spilling:
                 continue
             table.cancel(key, tag)
             if (hold := effective_hold(setting, wall)) is not None:
-                state.hold_times.remove(hold)
+                state.hold_times.stated.remove(hold)
                 part.hold = hold if part.hold is None else min(part.hold, hold)
         if part.hold is not None:
-            state.hold_times.add(part.hold)
+            state.hold_times.stated.add(part.hold)
 
     # In.
 
@@ -172,9 +172,9 @@ class Spilling:
         settings = [(row[0], row[2], TimerSetting._make(row[3:])) for row in rows]
         state.timers[part.wall].load(settings)
         holds: Iterable[Any] = (effective_hold(setting, part.wall) for _, _, setting in settings)
-        state.hold_times.add_all(hold for hold in holds if hold is not None)
+        state.hold_times.stated.add_all(hold for hold in holds if hold is not None)
         if part.hold is not None:
-            state.hold_times.remove(part.hold)
+            state.hold_times.stated.remove(part.hold)
 
     def _wanted(self) -> FarPart | None:
         """The part that should be read next, if any."""

@@ -9,7 +9,7 @@ from millwheel.core.keys import KeyInterval
 from millwheel.core.limits import MAX_ENTRY_BYTES
 from millwheel.core.time import CLOCKS_DIFFER, MIN_TIMESTAMP
 from millwheel.core.units import any_timestamp_default
-from millwheel.core.watermarks import InputWatermark, MinTracker
+from millwheel.core.watermarks import InputWatermark
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import OutputBinding, Scope, TimerSetting
 from millwheel.store.contract import PartId
@@ -18,6 +18,7 @@ from millwheel.worker.interval.cells import CellCache
 from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.far import FarTimers
 from millwheel.worker.interval.floors import KeyFloors
+from millwheel.worker.interval.hold_times import HoldTimes
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.intake import Intake
 from millwheel.worker.interval.outbox import Outbox
@@ -145,8 +146,7 @@ class IntervalState:
         self.far = FarTimers()
         """Timers that are in the store alone."""
         self.holds: dict[bytes, int] = {}
-        self.hold_times = MinTracker()
-        """The holds of keys and of timers that state one, and those released by commits still in flight."""
+        self.hold_times = HoldTimes()
         self.outbox = Outbox(locate)
         self.counts = Counts()
         self.inherited = Counts()

@@ -70,7 +70,7 @@ class LogReceiving(Judging):
                 fresh = [index for index in fresh if index not in refused]
                 excluded = sorted([*excluded, *ahead])
                 why = reason
-        self._answer_taken(delivery, excluded, bool(fresh), why, out)
+        self._answer_taken(delivery, fresh, excluded, why, out)
         receipt: Receipt | None = None
         if fresh:
             receipt = Receipt(delivery, excluded)
