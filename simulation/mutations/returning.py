@@ -19,3 +19,16 @@ __all__: list[str] = []
 def injectors_outlive_their_stream() -> None:
     """An injector that has finished in a former life of its stream has finished in the next one."""
     replace(Planner, "_earlier_injectors", lambda _: lambda self, spec: ())
+
+
+@mutation(
+    "G7",
+    "a stream that comes back has none of its former log",
+    seeds=0,
+    test="tests/master/test_endings.py"
+    "::test_g7_a_stream_that_comes_back_has_a_log_of_its_own_though_the_former_one_is_still_there_7_1",
+    why="a topology must come back while the authority is away: one seed of several hundred does that",
+)
+def logs_outlive_their_stream() -> None:
+    """A stream that comes back goes on with the log of its former life, if that is still there."""
+    replace(Planner, "_end_earlier_logs", lambda _: lambda self, spec: None)
