@@ -12,7 +12,8 @@ from typing import Any
 from millwheel.authority.core import AuthorityCore
 from millwheel.authority.journal import decode_entry, decode_part
 from millwheel.coordination.contract import Change
-from millwheel.core.catalog import Catalog
+from millwheel.core import catalog_keys as keys
+from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.core.time import CLOCKS_DIFFER, MIN_TIMESTAMP
 from millwheel.store.contract import Append, PartId
 from millwheel.worker.dedup import BatchIds, PositionIds
@@ -94,6 +95,19 @@ class Evidence:
         self._catalog.apply(changes)
         if self._catalog.shape != shape:
             self._ledger.follow()
+        self._check_retired(changes)
+
+    def _check_retired(self, changes: tuple[Change, ...]) -> None:
+        """Of an injector process that is retired the end is journaled: nobody says it again (G7)."""
+        for change in changes:
+            kind, names = keys.split_key(change.key)
+            record = self._catalog.injectors.get((names[0], names[1])) if kind == keys.INJECTORS else None
+            if record is None or not record.retired:
+                continue
+            place = injector_sender(record.stream), record.process
+            if not any(place in book.finished for book in self._books.values()):
+                claim = f"{record.stream}/{record.process} is retired"
+                self._world.violated(f"{claim}, and its end is in no journal of the authority (G7)")
 
     # Journals.
 
