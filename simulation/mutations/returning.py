@@ -46,7 +46,7 @@ rewriting(
     seeds=0,
     test="tests/worker/test_finding_logs.py"
     "::test_g7_of_a_stream_that_came_back_the_former_log_is_not_found_for_the_new_one_7_1",
-    why="seeds were not tried: the test shows it by itself, in seconds",
+    why="of the seeds from 1 to 6000 one shows it, 3925",
 )
 
 rewriting(
