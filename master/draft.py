@@ -86,11 +86,13 @@ class Draft:
     def put(self, key: str, record: Message) -> None:
         """Write a record, if nobody else has since the catalog was read."""
         self.rest_on(key)
+        self._deletes.pop(key, None)
         self._puts[key] = Put(key, record.SerializeToString(deterministic=True))
 
     def delete(self, key: str) -> None:
         """Delete a record, if nobody else has changed it since the catalog was read."""
         self.rest_on(key)
+        self._puts.pop(key, None)
         self._deletes[key] = None
 
     def put_map(self, incarnation: str, record: catalog.IntervalMapRecord) -> None:

@@ -101,6 +101,19 @@ class Observer:
                 timeout=_DEADLINE,
             )
 
+    async def accept(self, authority: common_pb2.Endpoint, sender: str, process: str, sequencer: int) -> int:
+        """Have the authority accept an injector process; the watermark that its journal then has for the process.
+
+        RequestError if a larger sequencer was accepted (SEQUENCER_REFUSED), or if the authority does not answer.
+        """
+        stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(authority.address))
+        async with calling(authority.address):
+            accepted: watermark_pb2.AcceptSequencerResponse = await stub.AcceptSequencer(
+                watermark_pb2.AcceptSequencerRequest(computation=sender, process=process, sequencer=sequencer),
+                timeout=DEFAULT_DEADLINE,
+            )
+        return accepted.watermark_us
+
     async def expect(self, known: Catalog, stream: str) -> None:
         """Have the authority wait for the injectors that ``stream`` declares; RequestError if it does not answer.
 

@@ -93,6 +93,7 @@ class Planner:
         self._draft = Draft(known, burned)
         self._assigner = Assigner(known, loads)
         self._new_logs: set[str] = set()
+        self._ended_logs: set[str] = set()
 
     def submit(self, request: SubmitTopology) -> Plan:
         """Names become incarnations: ids for journals and state that were never used, and never will be again."""
@@ -113,6 +114,7 @@ class Planner:
         for computation in spec.computations:
             self._add(record, computation)
         self._draft.put(keys.topology_key(spec.name), record)
+        self._end_earlier_logs(spec)
         self._logs_of(spec)
         return self._draft.plan(lambda: self._known.topologies[spec.name], silence=self._earlier_injectors(spec))
 
@@ -163,6 +165,7 @@ class Planner:
             if computation.name not in record.incarnations:
                 self._add(record, computation)
         self._draft.put(keys.topology_key(name), record)
+        self._end_earlier_logs(spec)
         self._logs_of(spec)
         return self._draft.plan(lambda: self._known.topologies[name], silence=self._earlier_injectors(spec))
 
@@ -176,6 +179,23 @@ class Planner:
         for place in left:
             self._draft.delete(keys.injector_key(*place))
         return tuple((injector_sender(stream), self._known.drawn) for stream in sorted({stream for stream, _ in left}))
+
+    def _end_earlier_logs(self, spec: specs.TopologySpec) -> None:
+        """End the logs of streams that come back before the logs of their earlier lives were retired (G1, G7).
+
+        Such a log has the records, the cursors and the watermark of the earlier life. It ends in this very transaction.
+        No record refers to its interval map from then on, so what it has in the store is dropped later.
+        """
+        brought = {stream.name for stream in spec.streams if not stream.external}
+        brought.update(output for computation in spec.computations for output in outputs_of(computation))
+        brought.add(dead_letter_stream(spec.name))
+        for stream in sorted(brought & self._known.logs.keys() - self._known.streams().keys()):
+            self._ended_logs.add(stream)
+            self._draft.delete(keys.log_key(stream))
+            release(self._known, self._known.logs[stream].incarnation, self._draft)
+
+    def _has_log(self, stream: str) -> bool:
+        return stream in self._known.logs and stream not in self._ended_logs
 
     @staticmethod
     def _refuse_update(record: catalog.TopologyRecord, request: UpdateTopology) -> None:
@@ -246,10 +266,10 @@ class Planner:
         written = [output for computation in spec.computations for output in outputs_of(computation)]
         written += [stream.name for stream in spec.streams if stream.injected]
         for stream in dict.fromkeys(written):
-            others = any(consumer.topology != spec.name for consumer in self._known.consumers(stream))
-            if stream not in read and stream not in self._known.logs and not others:
+            others = any(one.topology != spec.name for one in self._known.consumers(stream) if not one.log)
+            if stream not in read and not self._has_log(stream) and not others:
                 self._new_log(stream, declared.get(stream) or self._known.stream(stream))
-        if dead_letter_stream(spec.name) not in self._known.logs:
+        if not self._has_log(dead_letter_stream(spec.name)):
             self._new_log(dead_letter_stream(spec.name), declared.get(dead_letter_stream(spec.name)))
 
     def _new_log(self, stream: str, declared: specs.StreamSpec | None) -> None:

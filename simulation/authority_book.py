@@ -25,7 +25,7 @@ from millwheel.authority.journal import (
     Remove,
 )
 from millwheel.authority.registry import AnyComputation
-from millwheel.core.time import MIN_TIMESTAMP
+from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["ShardBook", "injector_name"]
 
@@ -86,6 +86,8 @@ class ShardBook:
         """Every acceptance that was ever journaled: computation, first key and end (or process), sequencer."""
         self.heard: dict[tuple[str, str, int], int] = {}
         """By stream, process and sequencer: the number of the last report that was ever journaled."""
+        self.finished: set[tuple[str, str]] = set()
+        """Stream and process: those whose end was journaled, in the stream's present life."""
 
     def take(self, entry: Entry) -> None:
         """Take an entry in."""
@@ -122,6 +124,7 @@ class ShardBook:
             self._process(name, change.row)
         elif isinstance(change, Remove):
             self.computations.pop(name, None)
+            self.finished = {one for one in self.finished if one[0] != name}
             if not injector_name(name):
                 self.removed.add(name)
             elif change.up_to:
@@ -137,6 +140,8 @@ class ShardBook:
         self._of(name).processes[row.process] = row.sequencer, row.watermark, row.idle, row.heard
         place = name, row.process, row.sequencer
         self.heard[place] = max(row.heard, self.heard.get(place, 0))
+        if row.watermark == MAX_TIMESTAMP:
+            self.finished.add((name, row.process))
 
     @staticmethod
     def _expect(mine: _Computation, change: Expect) -> None:

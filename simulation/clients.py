@@ -84,6 +84,8 @@ class Progress:
         """When each injected record was sent for the first time."""
         self.news = 0.0
         """When the last record was read from a sink."""
+        self.readable = asyncio.Event()
+        """Set when a topology that comes back is known to be there: what was read of its first life is forgotten."""
         self.back = asyncio.Event()
         """Set when ``returned`` is."""
         self.over: float | None = None
@@ -224,7 +226,9 @@ def subscriber(progress: Progress, stream: str) -> Main:
     """Reads a sink to its end, under a durable cursor."""
 
     async def main(world: World, process: Process) -> None:
-        await progress.there()
+        await progress.submitted.wait()
+        if progress.cancelled:
+            await progress.readable.wait()
         await asyncio.sleep(world.plan.readers_late)
         while stream not in progress.ended:
             try:

@@ -57,14 +57,22 @@ async def _again(world: World, progress: Progress, client: ControlClient) -> Non
     await client.upload_package(package.digest, package.data)
     await client.submit(assemble(world.plan.text()).to_spec(package.reference()), request_id="the second one")
     world.history.note("the topology is back")
-    await asyncio.sleep(_KNOWN_AFTER)
     for kept in (progress.sunk, progress.promised, progress.flushed):
         kept.clear()
     progress.ended.clear()
+    # Who reads begins at once: workers may still have the former logs.
+    progress.readable.set()
+    readers = [name for name in _clients(world) if name.startswith("sub-")]
+    _start_again(world, readers)
+    await asyncio.sleep(_KNOWN_AFTER)
     progress.finished.clear()
     progress.returned = world.loop.time()
     progress.back.set()
-    for name in _clients(world):
+    _start_again(world, [name for name in _clients(world) if name not in readers])
+
+
+def _start_again(world: World, names: list[str]) -> None:
+    for name in names:
         world.kill(name)  # faults may have started it again
         world.start(name)
 

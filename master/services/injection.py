@@ -14,12 +14,12 @@ from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector,
 from millwheel.master.observer import MOST_ROWS
 from millwheel.master.plans import refuse_unknown_stream
 from millwheel.master.shell import MasterShell
-from millwheel.rpc.channel import DEFAULT_DEADLINE
-from millwheel.rpc.errors import answering, calling
+from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import injection_pb2 as injection
-from millwheel.rpc.v1 import injection_pb2_grpc, watermark_pb2, watermark_pb2_grpc
+from millwheel.rpc.v1 import injection_pb2_grpc
+from millwheel.rpc.watermarks import SEQUENCER_REFUSED
 
 __all__ = ["InjectionServicer"]
 
@@ -53,23 +53,14 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
                 "see that one runs, and try again",
                 reason="NO_AUTHORITY",
             )
-        stub = watermark_pb2_grpc.WatermarkServiceStub(self._shell.observer.channel(authority.address))
         # Before the first process is accepted: from then on its own watermark is the stream's, unless others are
         # expected.
         await self._shell.observer.expect(known, request.stream)
-        async with calling(authority.address):
-            accepted = await stub.AcceptSequencer(
-                watermark_pb2.AcceptSequencerRequest(
-                    computation=sender, process=request.process, sequencer=record.sequencer
-                ),
-                timeout=DEFAULT_DEADLINE,
-            )
-        if accepted.watermark_us >= MAX_TIMESTAMP:
+        watermark = await self._shell.observer.accept(authority, sender, request.process, record.sequencer)
+        if watermark >= MAX_TIMESTAMP:
             await self._shell.ask(FinishInjector(request.stream, request.process, record.sequencer))
             raise await self._finished(known, request)
-        return injection.OpenInjectorResponse(
-            sequencer=record.sequencer, watermark_us=accepted.watermark_us, authority=authority
-        )
+        return injection.OpenInjectorResponse(sequencer=record.sequencer, watermark_us=watermark, authority=authority)
 
     async def _finished(self, known: Catalog, request: injection.OpenInjectorRequest) -> RequestError:
         """Why the process may not begin: it has finished, or all have, and with them the stream."""
@@ -187,7 +178,27 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         told = await self._shell.observer.explain(known, injector_sender(request.stream), MOST_ROWS)
         if told is None:
             return False
-        if any(row.process == request.process for row in told.intervals):
-            return any(row.process == request.process and row.watermark_us >= MAX_TIMESTAMP for row in told.intervals)
+        row = next((row for row in told.intervals if row.process == request.process), None)
+        if row is not None:
+            return row.watermark_us >= MAX_TIMESTAMP and await self._end_is_journaled(known, request, row.sequencer)
         spec = known.stream(request.stream)
         return spec is not None and bool(spec.expected_injectors) and request.process not in spec.expected_injectors
+
+    async def _end_is_journaled(self, known: Catalog, request: injection.RetireInjectorRequest, sequencer: int) -> bool:
+        """Whether the authority has the end of the process in its journal (G7).
+
+        The authority shows what it has heard. Its shard may restart before that is journaled. A retired process never
+        says it again, so the watermark would wait for ever. An acceptance is answered from the journal; repeated, it
+        changes nothing.
+        """
+        sender = injector_sender(request.stream)
+        authority = known.authority_of(sender)
+        if authority is None:
+            return False
+        try:
+            watermark = await self._shell.observer.accept(authority, sender, request.process, sequencer)
+        except RequestError as error:
+            if error.reason == SEQUENCER_REFUSED:
+                return False  # the process has begun again
+            raise
+        return watermark >= MAX_TIMESTAMP

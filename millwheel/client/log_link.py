@@ -190,6 +190,9 @@ class LogLink:
                 reason="STREAM_LOG_REPLACED",
             )
         self._incarnation, self.spec = place.incarnation, place.stream
+        for request in requests:
+            if request.HasField("start"):
+                request.start.incarnation = place.incarnation
         await self._hang_up()
         self._address = place.owner.address
         self._channel = open_channel(self._address)
@@ -238,27 +241,32 @@ class CursorStatus:
     end: int
 
 
-async def _present_owner(client: ControlClient, stream: str) -> str:
-    """The address of who owns the stream's log; empty where there is no log, and none is made."""
+async def _present_owner(client: ControlClient, stream: str) -> tuple[str, str]:
+    """The address of who owns the stream's log, and the log's incarnation.
+
+    Where there is no log both are empty, and none is made.
+    """
     routing = await client.routing(stream)
     log = next((consumer for consumer in routing.consumers if consumer.log), None)
-    return "" if log is None else _address(stream, log.intervals.intervals[0].owner.address)
+    if log is None:
+        return "", ""
+    return _address(stream, log.intervals.intervals[0].owner.address), log.incarnation
 
 
 async def list_cursors(stream: str, client: ControlClient) -> list[CursorStatus]:
     """The durable cursors of a stream, by name; a stream that has no log yet has none."""
-    address = await _present_owner(client, stream)
+    address, incarnation = await _present_owner(client, stream)
     if not address:
         return []
     async with calling(address), open_channel(address) as channel:
-        request = wire.ListCursorsRequest(stream=stream)
+        request = wire.ListCursorsRequest(stream=stream, incarnation=incarnation)
         answer = await SubscriptionServiceStub(channel).ListCursors(request, timeout=DEFAULT_DEADLINE)
     return [CursorStatus(one.stream, one.cursor, one.acked_offset, one.end_offset) for one in answer.cursors]
 
 
 async def delete_cursor(stream: str, cursor: str, client: ControlClient) -> None:
     """Forget a durable cursor, for good: what only it has kept may go. RequestError (NOT_FOUND) if there is none."""
-    address = await _present_owner(client, stream)
+    address, incarnation = await _present_owner(client, stream)
     if not address:
         raise RequestError(
             FailureCode.NOT_FOUND,
@@ -266,5 +274,5 @@ async def delete_cursor(stream: str, cursor: str, client: ControlClient) -> None
             "list them with `millwheel stream cursors list`",
         )
     async with calling(address), open_channel(address) as channel:
-        request = wire.DeleteCursorRequest(stream=stream, cursor=cursor)
+        request = wire.DeleteCursorRequest(stream=stream, cursor=cursor, incarnation=incarnation)
         await SubscriptionServiceStub(channel).DeleteCursor(request, timeout=DEFAULT_DEADLINE)

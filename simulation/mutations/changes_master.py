@@ -6,6 +6,7 @@ from millwheel.master import assignment, counting, draft, draining, injecting, l
 from millwheel.master.assignment import Assigner
 from millwheel.master.draft import Draft
 from millwheel.master.draining import DrainWatch
+from millwheel.master.services.injection import InjectionServicer
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -140,6 +141,18 @@ rewriting(
     seeds=0,
     test="tests/master/test_injecting.py::test_g7_a_process_that_began_while_it_was_looked_at_is_not_retired_5_2",
     why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "retired-unjournaled",
+    "G7",
+    "a process is retired when its end is in the authority's journal",
+    InjectionServicer._is_over,
+    " and await self._end_is_journaled(known, request, row.sequencer)",
+    "",
+    seeds=0,
+    test="tests/master/test_services.py::test_g7_a_process_is_retired_when_its_end_is_in_the_authoritys_journal_5_2",
+    why="the end must be looked at between its report and the append: seed 399 is the first that does that",
 )
 
 rewriting(

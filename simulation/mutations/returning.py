@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from millwheel.client.log_link import LogLink
 from millwheel.master.plans import Planner
-from simulation.mutations.base import mutation, replace
+from millwheel.worker.shell.worker import Worker
+from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
 
@@ -19,3 +21,43 @@ __all__: list[str] = []
 def injectors_outlive_their_stream() -> None:
     """An injector that has finished in a former life of its stream has finished in the next one."""
     replace(Planner, "_earlier_injectors", lambda _: lambda self, spec: ())
+
+
+@mutation(
+    "G7",
+    "a stream that comes back has none of its former log",
+    seeds=0,
+    test="tests/master/test_endings.py"
+    "::test_g7_a_stream_that_comes_back_has_a_log_of_its_own_though_the_former_one_is_still_there_7_1",
+    why="a topology must come back while the authority is away: one seed of several hundred does that",
+)
+def logs_outlive_their_stream() -> None:
+    """A stream that comes back goes on with the log of its former life, if that is still there."""
+    replace(Planner, "_end_earlier_logs", lambda _: lambda self, spec: None)
+
+
+rewriting(
+    "former-log-found",
+    "G7",
+    "a worker takes no former log of a stream for the one that is asked for",
+    Worker._find_log,
+    ' if incarnation in ("", one.owned.incarnation)',
+    "",
+    seeds=0,
+    test="tests/worker/test_finding_logs.py"
+    "::test_g7_of_a_stream_that_came_back_the_former_log_is_not_found_for_the_new_one_7_1",
+    why="of the seeds from 1 to 6000 one shows it, 3925",
+)
+
+rewriting(
+    "any-log-read",
+    "G7",
+    "a subscriber names the log that it means",
+    LogLink._open,
+    "request.start.incarnation = place.incarnation",
+    "pass",
+    seeds=0,
+    test="tests/log/test_log_service.py"
+    "::test_g7_a_worker_that_still_has_a_streams_former_log_does_not_show_it_for_the_new_one_7_1",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)

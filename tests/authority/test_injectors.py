@@ -206,6 +206,18 @@ def test_g7_to_be_accepted_again_is_answered_when_the_end_of_idleness_is_journal
     assert shard.inject("b", 2, 500) == 10
 
 
+def test_g7_to_be_accepted_again_is_answered_when_the_end_of_a_process_is_journaled_5_2() -> None:
+    """What a master asks before a process is retired: nobody says its end again."""
+    shard = announced("a", "b")
+    assert shard.say("a", 1, MAX_TIMESTAMP, INJECTOR) == []
+    token = shard.begin_accept("a", 1, INJECTOR)
+    assert token not in shard.answers
+    shard.flush()
+    assert shard.answers[token] == MAX_TIMESTAMP
+    shard.restart()
+    assert shard.inject("b", 2, 30) == 30
+
+
 def test_g7_what_only_the_authority_before_had_heard_is_not_said_to_be_journaled_5_2() -> None:
     shard = announced("a", "b")
     shard.report("a", 1, 10, INJECTOR, idle=True, number=2)

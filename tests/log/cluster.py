@@ -67,8 +67,8 @@ class _Answers:
 
 
 class _Worker:
-    def __init__(self, owner: Callable[[_Worker], CoreHost | None]) -> None:
-        self.service = LogService(lambda stream: owner(self) if stream == STREAM else None)
+    def __init__(self, owner: Callable[[_Worker, str], CoreHost | None]) -> None:
+        self.service = LogService(lambda stream, log: owner(self, log) if stream == STREAM else None)
         self.server = create_server()
         add_SubscriptionServiceServicer_to_server(self.service, self.server)
         self.address = bind(self.server)
@@ -84,6 +84,9 @@ class Cluster(RoutingServiceServicer):
         self.queue = RunQueue(asyncio.get_running_loop())
         self.form = specs.VALUE_FORMAT_RAW
         self.incarnation = "log.windows.1"
+        """Of the log that the routing service tells of."""
+        self.served = ""
+        """Of the log that the owner has."""
         self.workers = [_Worker(self._host_of), _Worker(self._host_of)]
         self.owner: _Worker | None = None
         self.host: CoreHost | None = None
@@ -93,8 +96,9 @@ class Cluster(RoutingServiceServicer):
         add_RoutingServiceServicer_to_server(self, self.server)
         self.address = bind(self.server)
 
-    def _host_of(self, worker: _Worker) -> CoreHost | None:
-        return self.host if worker is self.owner else None
+    def _host_of(self, worker: _Worker, incarnation: str) -> CoreHost | None:
+        """As workers find it; ``incarnation`` may be newer than what this one has."""
+        return self.host if worker is self.owner and incarnation in ("", self.served) else None
 
     async def WatchRouting(
         self, request: control.WatchRoutingRequest, context: Any
@@ -131,7 +135,7 @@ class Cluster(RoutingServiceServicer):
     async def take(self, worker: int) -> None:
         """A worker takes the log, as its first owner or after ``leave``."""
         self.sequencer += 1
-        owner = self.workers[worker]
+        owner, self.served = self.workers[worker], self.incarnation
         config = LogConfig(
             STREAM,
             self.incarnation,

@@ -275,6 +275,29 @@ async def test_a_worker_that_does_not_own_the_log_says_so(cluster: Cluster) -> N
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+async def test_g7_a_worker_that_still_has_a_streams_former_log_does_not_show_it_for_the_new_one_7_1(
+    cluster: Cluster,
+) -> None:
+    await cluster.produce(named(0, 3))
+    cluster.watermark(MAX_TIMESTAMP)
+    async with Subscription(STREAM, cursor="former", start=From.OLDEST, address=cluster.address) as former:
+        await collected(former, 3)
+    cluster.incarnation = "log.windows.2"
+    for cursor in ("new", ""):
+        with pytest.raises(RequestError, match="does not own the log"):
+            async with Subscription(
+                STREAM, cursor=cursor, start=From.OLDEST, address=cluster.address, patience=0.2
+            ) as subscription:
+                await anext(subscription)
+    async with ControlClient(cluster.address) as client:
+        for asking in (list_cursors(STREAM, client), delete_cursor(STREAM, "former", client)):
+            with pytest.raises(RequestError, match="does not own the log"):
+                await asking
+    await cluster.move(0)
+    async with ControlClient(cluster.address) as client:
+        assert [one.name for one in await list_cursors(STREAM, client)] == ["former"]
+
+
 async def test_g13_a_subscriber_that_does_not_read_holds_few_responses(cluster: Cluster) -> None:
     cluster.settings = LogSettings(publish_bytes=100_000)
     await cluster.move(0)

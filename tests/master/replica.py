@@ -58,6 +58,8 @@ class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_gr
         self.queued = 0
         self.sequencers: dict[str, int] = {}
         self.values: dict[str, int] = {}
+        self.journaled: dict[str, int] = {}
+        """By process: what the journal has, where that is less than what was heard."""
         self.together = -5
         self.journals: dict[str, int] = {}
         self.expected: dict[str, list[str]] = {}
@@ -76,7 +78,9 @@ class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_gr
         self, request: watermark_pb2.AcceptSequencerRequest, context: object
     ) -> watermark_pb2.AcceptSequencerResponse:
         self.sequencers[request.process] = request.sequencer
-        return watermark_pb2.AcceptSequencerResponse(watermark_us=self.values.get(request.process, -5))
+        return watermark_pb2.AcceptSequencerResponse(
+            watermark_us=self.journaled.get(request.process, self.values.get(request.process, -5))
+        )
 
     async def ExpectInjectors(
         self, request: watermark_pb2.ExpectInjectorsRequest, context: object
@@ -98,7 +102,9 @@ class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_gr
     ) -> watermark_pb2.ExplainWatermarkResponse:
         response = watermark_pb2.ExplainWatermarkResponse(watermark_us=self.together)
         for process, value in list(self.values.items())[: request.limit or 100]:
-            response.intervals.add(process=process, watermark_us=value, idle=value == 0)
+            response.intervals.add(
+                process=process, sequencer=self.sequencers.get(process, 0), watermark_us=value, idle=value == 0
+            )
         return response
 
 

@@ -18,6 +18,7 @@ from millwheel.master.messages import (
     Reload,
     SubmitTopology,
     Transact,
+    UpdateTopology,
 )
 from millwheel.master.observer import Observer
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -307,6 +308,87 @@ def test_g7_a_stream_comes_back_only_after_the_authority_has_forgotten_its_injec
     master.call(SubmitTopology(topology(), "r3"))
     assert world.accepted == {}
     assert world.catalog().injectors == {}
+
+
+def _cancel_while_the_authority_is_away(master: Master) -> None:
+    """Cancel ``zeitgeist``, of which nothing can be cleared away for now."""
+    master.ask(CancelTopology("zeitgeist"))
+    while not (master.waiting and isinstance(master.waiting[0], Drop)):
+        master.step() if master.waiting else master.follow()
+    drop = master.waiting.popleft()
+    assert isinstance(drop, Drop)
+    master.take(master.core.store_failed(drop.operation, "the authority is away", retry=False))
+    master.run()
+
+
+def test_g7_a_stream_that_comes_back_has_a_log_of_its_own_though_the_former_one_is_still_there_7_1() -> None:
+    world = World()
+    world.join("w1")
+    master = Master(world)
+    master.call(SubmitTopology(topology(), "r1"))
+    master.call(OpenInjector("queries", "p"))
+    _cancel_while_the_authority_is_away(master)
+    former = {stream: log.incarnation for stream, log in world.catalog().logs.items()}
+    assert set(former) == {"dips", "zeitgeist.dead-letters"}
+    master.ask(SubmitTopology(topology(), "r2"))
+    while world.catalog().topologies["zeitgeist"].state != catalog.TOPOLOGY_STATE_RUNNING:
+        master.step() if master.waiting else master.follow()
+    known = world.catalog()
+    assert set(known.logs) == set(former)
+    for stream, log in known.logs.items():
+        assert log.incarnation != former[stream]
+        (owned,) = known.tables[log.incarnation]
+        assert world.has_journal(owned.journal)
+        assert owned.owner.worker_id == "w1"
+        (ended,) = known.tables[former[stream]]
+        assert not ended.HasField("owner")
+    master.run()
+    master.tick(int(seconds(3)))
+    assert not set(world.catalog().tables) & set(former.values())
+
+
+def test_g7_a_log_that_a_subscriber_had_made_does_not_come_back_with_its_stream_7_1() -> None:
+    world = World()
+    master = Master(world)
+    master.call(SubmitTopology(topology(), "r1"))
+    master.call(EnsureLog("windows"))
+    master.call(OpenInjector("queries", "p"))
+    _cancel_while_the_authority_is_away(master)
+    former = world.catalog().logs["windows"].incarnation
+    master.call(SubmitTopology(topology(), "r2"))
+    assert "windows" not in world.catalog().logs
+    master.tick(int(seconds(3)))
+    assert former not in world.catalog().tables
+    assert master.call(EnsureLog("windows")).created
+
+
+def test_g7_a_stream_that_an_update_brings_back_has_a_log_of_its_own_7_1() -> None:
+    world = World()
+    master = Master(world)
+    master.call(SubmitTopology(topology(), "r1"))
+    master.call(SubmitTopology(topology("other", [source("clicks")], []), "r1"))
+    master.call(OpenInjector("queries", "p"))
+    _cancel_while_the_authority_is_away(master)
+    former = world.catalog().logs["dips"].incarnation
+    back = topology("other", [source("clicks"), *topology().streams], list(topology().computations))
+    master.call(UpdateTopology(back, "r2"))
+    assert world.catalog().logs["dips"].incarnation != former
+    master.tick(int(seconds(3)))
+    assert former not in world.catalog().tables
+
+
+def test_a_stream_that_comes_back_keeps_the_log_that_another_topology_writes_to() -> None:
+    world = World()
+    master = Master(world)
+    master.call(SubmitTopology(topology(), "r1"))
+    master.call(
+        SubmitTopology(topology("other", [source("clicks")], [computation("w", {"clicks": "k"}, ["dips"])]), "r1")
+    )
+    master.call(OpenInjector("queries", "p"))
+    _cancel_while_the_authority_is_away(master)
+    before = world.catalog().logs["dips"].incarnation
+    master.call(SubmitTopology(topology(), "r2"))
+    assert world.catalog().logs["dips"].incarnation == before
 
 
 def test_what_cannot_be_cleared_away_keeps_nobody_waiting_and_is_tried_again_after_a_while() -> None:

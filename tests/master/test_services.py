@@ -297,6 +297,20 @@ async def test_a_stream_that_has_ended_is_told_from_a_process_that_has_finished(
         assert "another stream" in ended.remedy
 
 
+async def test_g7_a_process_is_retired_when_its_end_is_in_the_authoritys_journal_5_2(cluster: Cluster) -> None:
+    async with neighbours() as (address, servicer):
+        await register_authority(cluster.coordinator, address)
+        await cluster.submit()
+        opened = await cluster.client.open_injector("queries", "p")
+        servicer.values, servicer.journaled = {"p": MAX_TIMESTAMP}, {"p": 7}
+        assert (await refused(cluster.client.retire_injector("queries", "p"))).reason == "INJECTOR_NOT_FINISHED"
+        assert not (await cluster.client.list_injectors("queries"))[0].retired
+        assert servicer.sequencers == {"p": opened.sequencer}, "no other life was accepted"
+        servicer.journaled = {}
+        await cluster.client.retire_injector("queries", "p")
+        assert (await cluster.client.list_injectors("queries"))[0].retired
+
+
 async def test_g8_of_many_injector_processes_each_is_listed_as_it_is(cluster: Cluster) -> None:
     names = [f"p{number:03}" for number in range(120)]
     async with neighbours() as (address, servicer):

@@ -51,7 +51,7 @@ def test_the_interval_model_performs_every_instruction_of_an_interval_core() -> 
 
 
 async def test_a_host_performs_every_instruction_of_an_interval_core_and_of_a_log() -> None:
-    performed = Rig().host._performers.keys() | LogService(lambda stream: None).performers().keys()
+    performed = Rig().host._performers.keys() | LogService(lambda stream, log: None).performers().keys()
     assert performed == set(get_args(LogInstruction))
     assert set(get_args(Instruction)) <= performed
 

@@ -72,11 +72,12 @@ class _Asker:
 class LogService(SubscriptionServiceServicer):
     """Serves subscribers of the streams that ``find`` knows the host of.
 
+    ``find`` takes the stream and the log's incarnation. An empty incarnation stands for any log of the stream.
     Give the hosts ``performers()`` for the instructions that are the service's to perform, and call ``dropped``
     whenever a host is closed.
     """
 
-    def __init__(self, find: Callable[[str], LogHostLike | None]) -> None:
+    def __init__(self, find: Callable[[str, str], LogHostLike | None]) -> None:
         self._find = find
         self._calls: dict[_Call, None] = {}
         self._askers: dict[_Asker, None] = {}
@@ -118,7 +119,7 @@ class LogService(SubscriptionServiceServicer):
         reader: asyncio.Task[None] | None = None
         try:
             start = _start_of(await anext(aiter(request_iterator), None))
-            host = self._host(start.stream)
+            host = self._host(start.stream, start.incarnation)
             call = _Call(start.stream)
             self._calls[call] = None
             resume = start.resume_offset if start.HasField("resume_offset") else None
@@ -145,7 +146,7 @@ class LogService(SubscriptionServiceServicer):
         """The durable cursors of a stream."""
 
         async def work() -> wire.ListCursorsResponse:
-            found = await self._ask(request.stream, ListCursors)
+            found = await self._ask(request.stream, request.incarnation, ListCursors)
             return wire.ListCursorsResponse(cursors=[_status(request.stream, one) for one in found])
 
         return await answering(context, work)
@@ -154,13 +155,13 @@ class LogService(SubscriptionServiceServicer):
         """Forget a cursor; answered when that is durable."""
 
         async def work() -> wire.DeleteCursorResponse:
-            await self._ask(request.stream, lambda asker: DeleteCursor(asker, request.cursor))
+            await self._ask(request.stream, request.incarnation, lambda asker: DeleteCursor(asker, request.cursor))
             return wire.DeleteCursorResponse()
 
         return await answering(context, work)
 
-    async def _ask(self, stream: str, event: Callable[[_Asker], Any]) -> list[CursorInfo]:
-        host = self._host(stream)
+    async def _ask(self, stream: str, incarnation: str, event: Callable[[_Asker], Any]) -> list[CursorInfo]:
+        host = self._host(stream, incarnation)
         asker = _Asker(stream)
         self._askers[asker] = None
         try:
@@ -172,8 +173,8 @@ class LogService(SubscriptionServiceServicer):
             raise answer.error
         return answer.cursors
 
-    def _host(self, stream: str) -> LogHostLike:
-        host = self._find(stream)
+    def _host(self, stream: str, incarnation: str) -> LogHostLike:
+        host = self._find(stream, incarnation)
         if host is None:
             raise self._not_here(stream)
         return host

@@ -219,10 +219,14 @@ class Worker:
         if found is not None:
             await self.programs.load(code_of(*_specs(found)))
 
-    def _find_log(self, stream: str) -> CoreHost | None:
+    def _find_log(self, stream: str, incarnation: str) -> CoreHost | None:
+        """The host of a stream's log: of the one with ``incarnation``, or of any if that is empty.
+
+        Of a stream that came back this process may still have the former log, until it hears of the new one.
+        """
         # Of what is no log the stream is empty, as it may be in a request.
-        hosts = (hosted.host for hosted in self.hosted.values() if stream and hosted.built.log_of == stream)
-        return next(hosts, None)
+        found = (hosted for hosted in self.hosted.values() if stream and hosted.built.log_of == stream)
+        return next((one.host for one in found if incarnation in ("", one.owned.incarnation)), None)
 
     def core_of(self, journal: str) -> IntervalCore | None:
         """The interval core of ``journal``, if this process runs it."""

@@ -75,6 +75,7 @@ class SubscribeStart(_message.Message):
     RESUME_OFFSET_FIELD_NUMBER: _builtins.int
     SUBSCRIBER_ID_FIELD_NUMBER: _builtins.int
     CURSOR_LIFE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     cursor: _builtins.str
     """The cursor; empty: a tail without one, that keeps nothing."""
@@ -90,6 +91,10 @@ class SubscribeStart(_message.Message):
     """The life of the cursor that resume_offset is of, from the broken call's responses; 0 for any. The call ends with
     CURSOR_DELETED if the cursor was deleted since, be there another of its name or not.
     """
+    incarnation: _builtins.str
+    """The log that is meant, as EnsureStreamLog tells it. A worker that has an earlier log of the stream answers NOT_OWNER:
+    it has not heard yet that the stream came back with another log. Empty: whichever the worker has.
+    """
     def __init__(
         self,
         *,
@@ -100,10 +105,11 @@ class SubscribeStart(_message.Message):
         resume_offset: _builtins.int | None = ...,
         subscriber_id: _builtins.str = ...,
         cursor_life: _builtins.int = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "resume_offset", b"resume_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "begin", b"begin", "cursor", b"cursor", "cursor_life", b"cursor_life", "resume_offset", b"resume_offset", "stream", b"stream", "subscriber_id", b"subscriber_id", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset", "begin", b"begin", "cursor", b"cursor", "cursor_life", b"cursor_life", "incarnation", b"incarnation", "resume_offset", b"resume_offset", "stream", b"stream", "subscriber_id", b"subscriber_id", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__resume_offset: _TypeAlias = _typing.Literal["resume_offset"]  # noqa: Y015
     _WhichOneofArgType__resume_offset: _TypeAlias = _typing.Literal["_resume_offset", b"_resume_offset"]  # noqa: Y015
@@ -181,15 +187,19 @@ class ListCursorsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STREAM_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
+    incarnation: _builtins.str
+    """See SubscribeStart."""
     def __init__(
         self,
         *,
         stream: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -249,17 +259,21 @@ class DeleteCursorRequest(_message.Message):
 
     STREAM_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     cursor: _builtins.str
+    incarnation: _builtins.str
+    """See SubscribeStart."""
     def __init__(
         self,
         *,
         stream: _builtins.str = ...,
         cursor: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "incarnation", b"incarnation", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
