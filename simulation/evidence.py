@@ -15,6 +15,7 @@ from millwheel.coordination.contract import Change
 from millwheel.core import catalog_keys as keys
 from millwheel.core.catalog import Catalog, injector_sender
 from millwheel.core.time import CLOCKS_DIFFER, MIN_TIMESTAMP
+from millwheel.core.watermarks import InputWatermark
 from millwheel.store.contract import Append, PartId
 from millwheel.worker.dedup import BatchIds, PositionIds
 from millwheel.worker.interval import IntervalCore
@@ -59,7 +60,7 @@ class Evidence:
         """By log (its incarnation), name and life: the largest ACKed offset that is journaled."""
         self._lives: dict[tuple[str, str], int] = {}
         """By log and name: the present life."""
-        kinds = ("append", "takeover", "ACK", "delivery", "acceptance", "restart", "advance", "publication")
+        kinds = ("append", "takeover", "ACK", "delivery", "acceptance", "restart", "advance", "rise", "publication")
         self._heard = dict.fromkeys(kinds, 0)
         world.changes.append(self._changed)
         world.deliveries.append(self._sent)
@@ -71,11 +72,12 @@ class Evidence:
         world.taps.restores.append(self._restored)
         world.taps.acceptances.append(self._accepted)
         world.taps.advances.append(self._advanced)
+        world.taps.rises.append(self._rose)
 
     def conclude(self) -> None:
         """A checker that heard nothing has checked nothing: the product has moved on."""
         for kind in [kind for kind, count in self._heard.items() if not count]:
-            if kind == "advance" and self._world.plan.ending:
+            if kind in ("advance", "rise") and self._world.plan.ending:
                 continue  # it may end before any watermark moves
             self._world.violated(f"no {kind} was seen by those who compare it with the journals")
         if not self._world.plan.ending and not self._world.plan.wide:
@@ -194,13 +196,23 @@ class Evidence:
                 self._world.violated(f"{config.journal}, taken over by {config.sequencer}: {difference} (G12)")
 
     def _advanced(self, core: IntervalCore | LogCore) -> None:
-        """An input watermark is at most what the authority has journaled for each sender."""
+        """An input watermark goes on to what the senders allow, and no further."""
         self._heard["advance"] += 1
         state = core.state
-        for sender in state.inputs.senders:
+        if state.watermark > state.inputs.value:
+            claim = f"{state.config.journal} goes on to {state.watermark}"
+            self._world.violated(f"{claim}, and its senders allow {state.inputs.value} (G7)")
+
+    def _rose(self, inputs: InputWatermark) -> None:
+        """What senders allow is at most what the authority has journaled for each of them.
+
+        A sender that joins later has no part in what was allowed before: it counts from the moment at which it joins.
+        """
+        self._heard["rise"] += 1
+        for sender in inputs.senders:
             journaled = self._broadcast.get(sender, int(MIN_TIMESTAMP))
-            if state.watermark > journaled:
-                claim = f"{state.config.journal} goes on to {state.watermark}"
+            if inputs.value > journaled:
+                claim = f"a consumer's senders allow {inputs.value}"
                 self._world.violated(f"{claim}, and the journal has {sender} at {journaled} (G7)")
 
     # Deliveries.

@@ -1,8 +1,9 @@
 """Order of what one key produces: at every consumer's key and in every log, that of its commits (G15).
 
-Two looks at it. The journals say which commits consumed which productions: of one producing key, no commit of a
-consumer may take an older production after a younger one. The steps that records carry to the sinks say in which order
-one commit ran them.
+Two looks at it. The journals say which commits consumed which productions. Of one producing key, no commit of a
+consumer may take a production of an older commit after one of a younger commit. Of one stream, it may take no older
+production of the same commit after a younger one. Between streams no order is promised within a commit. The steps that
+records carry to the sinks say in which order one commit ran them.
 
 Weak productions keep the order in which their owner first sent them. Invariant: of those that only one owner of an
 interval has sent, one producing key's reach each consumer's key in that order. What another owner has sent as well was
@@ -39,10 +40,12 @@ class JournalOrder:
 
     def __init__(self) -> None:
         self._appends = 0
-        self._made: dict[tuple[str, int], tuple[int, bytes, dict[str, bytes]]] = {}
-        """By sequence and position: the number of the append, the producing key, consumers and their keys."""
-        self._last: dict[Place, tuple[int, int]] = {}
-        """What each consumer's key has last consumed of each producing key: append and position."""
+        self._made: dict[tuple[str, int], tuple[int, str, bytes, dict[str, bytes]]] = {}
+        """By sequence and position: the number of the append, stream, producing key, consumers and their keys."""
+        self._last: dict[Place, int] = {}
+        """What each consumer's key has last consumed of each producing key: the number of the append."""
+        self._last_of: dict[tuple[Place, str], tuple[int, int]] = {}
+        """The same by stream: append and position. Weak productions are of the stream "", and have no position."""
         self._weak = WeakSendings()
         self.seen = 0
         """How many consumed productions were compared."""
@@ -69,31 +72,39 @@ class JournalOrder:
             entry = decode_log(append.entry, LogEntry, journal)
         else:
             return
-        taken: dict[Place, list[tuple[int, int]]] = {}
+        taken: dict[Place, dict[str, list[tuple[int, int]]]] = {}
         consumed = IdDelta.from_wire(entry.ids)
         for sequence, positions in consumed.positions:
             for position in positions:
                 if (made := self._made.get((sequence, position))) is not None:
-                    number, producer, targets = made
+                    number, stream, producer, targets = made
                     place = sequence.rpartition(".j")[0], producer, incarnation, targets[incarnation]
-                    taken.setdefault(place, []).append((number, position))
+                    taken.setdefault(place, {}).setdefault(stream, []).append((number, position))
         for _, _, ids in consumed.opaque:
             for one in ids:
                 if (first := self._weak.first(one, incarnation)) is not None:
-                    taken.setdefault(first[0], []).append(first[1])
+                    taken.setdefault(first[0], {}).setdefault("", []).append(first[1])
                     self.weak_seen += 1
-        for place, found in taken.items():
+        for place, streams in taken.items():
+            for disorder in self._took(place, streams):
+                yield f"{journal}, commit {append.commit}: {disorder} (G15)"
+
+    def _took(self, place: Place, streams: Mapping[str, list[tuple[int, int]]]) -> Iterator[str]:
+        """Take in what one commit consumes of one producing key, by stream; yields what comes too late."""
+        before = self._last.get(place, 0)
+        for stream, found in streams.items():
             self.seen += len(found)
-            last = self._last.get(place, (0, 0))
-            if min(found) <= last:
-                told = f"{journal}, commit {append.commit}: key {place[3]!r} takes {min(found)} of key {place[1]!r}"
-                yield f"{told} of {place[0]} after {last} (G15)"
-            self._last[place] = max(last, max(found))
+            oldest, last = min(found), self._last_of.get((place, stream), (0, 0))
+            if oldest[0] < before or oldest <= last:
+                told = f"key {place[3]!r} takes {oldest} of key {place[1]!r} of {place[0]}"
+                yield f"{told} after {last if oldest <= last else before}"
+            self._last_of[place, stream] = max(last, *found)
+            self._last[place] = max(self._last.get(place, 0), max(found)[0])
 
     def _produced(self, journal: str, rows: Iterable[ProductionRow]) -> None:
-        for position, producer, _, _, _, targets, opaque in rows:
+        for position, producer, stream, _, _, targets, opaque in rows:
             if not opaque:
-                self._made[journal, position] = self._appends, producer, dict(targets)
+                self._made[journal, position] = self._appends, stream, producer, dict(targets)
 
 
 class WeakSendings:

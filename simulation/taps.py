@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from millwheel.authority.core import AuthorityCore
 from millwheel.authority.shell import AuthorityShell
+from millwheel.core.watermarks import InputWatermark
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import Append
 from millwheel.worker.interval import IntervalCore
@@ -51,6 +52,8 @@ class Taps:
         """What the authority has answered: journal, computation, member, sequencer, number of the report."""
         self.advances: list[Callable[[IntervalCore | LogCore], None]] = []
         """An interval or a log whose input watermark has moved."""
+        self.rises: list[Callable[[InputWatermark], None]] = []
+        """What an interval's or a log's senders allow has risen."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -68,6 +71,7 @@ class Taps:
             patch.object(AuthorityShell, "accept", self._accepting(AuthorityShell.accept)),
             patch.object(IntervalCore, "_advance_watermark", self._advancing(IntervalCore._advance_watermark)),
             patch.object(LogCore, "_advance_watermark", self._advancing(LogCore._advance_watermark)),
+            patch.object(InputWatermark, "_raise", self._rising(InputWatermark._raise)),
         ):
             yield
 
@@ -150,3 +154,13 @@ class Taps:
                     hear(core)
 
         return advanced
+
+    def _rising(self, rise: Callable[..., bool]) -> Callable[..., bool]:
+        def rose(inputs: InputWatermark) -> bool:
+            risen = rise(inputs)
+            if risen:
+                for hear in self.rises:
+                    hear(inputs)
+            return risen
+
+        return rose
