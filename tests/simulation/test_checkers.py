@@ -50,7 +50,7 @@ def test_a_checker_that_sees_nothing_says_so(tmp_path: Path) -> None:
         for listeners in vars(world.taps).values():
             listeners.clear()
 
-    claims = ("append", "takeover", "ACK", "delivery", "acceptance", "restart", "advance", "publication")
+    claims = ("append", "takeover", "ACK", "delivery", "acceptance", "restart", "advance", "rise", "publication")
     assert run_apart(2, tmp_path, deafen).violations == [
         "no broadcast was heard by anybody who checks them",
         "no delivery was seen by anybody who checks them",
