@@ -64,6 +64,8 @@ class Progress:
         """By computation: what was last told of how far most of its work is."""
         self.ended: set[str] = set()
         """The sinks whose end was seen."""
+        self.rested: set[str] = set()
+        """The sinks whose subscribers have stood still for a while."""
         self.pauses = 0
         """Pauses that were asked for, and of which it is not known that they have ended."""
         self.versions = 0
@@ -270,6 +272,9 @@ async def _read(world: World, progress: Progress, stream: str) -> None:
                     world.violated(f"stream {stream} has two records at offset {offset}")
             progress.promised.setdefault(stream, []).append((batch.next_offset, batch.watermark))
             world.history.note(f"{stream}: {len(batch)} records up to {batch.next_offset}")
+            if len(batch) and stream not in progress.rested:
+                progress.rested.add(stream)
+                await asyncio.sleep(world.plan.readers_rest)
             await subscription.ack(batch.next_offset)
             if world.chance.random() < 0.2:
                 await subscription.flush()

@@ -58,6 +58,7 @@ def tight_bounds(plan: Plan, chance: Random) -> None:
     core, log = plan.tuning["core"], plan.tuning["log"]
     core.update(batch_records=chance.choice((1, 2)), queue_records=4, outbox_records=chance.choice((2, 4)))
     core.update(checkpoint_entries=chance.choice((2, 5)))
+    plan.readers_rest = chance.choice((0.0, 0.5, 1.0)) * plan.span
     log.update(
         batch_bytes=400, queue_bytes=chance.choice((400, 2_000)), publish_records=1, window=chance.choice((1, 3))
     )

@@ -117,6 +117,8 @@ class WeakSendings:
         """By id and consumer: the owner (journal and sequencer), where it goes, and the number of the sending."""
         self._remade: set[tuple[bytes, str]] = set()
         """What several owners have sent."""
+        self._taken: set[tuple[bytes, str]] = set()
+        """What has been consumed."""
         self._sendings = 0
 
     def produced(self, rows: Iterable[ProductionRow]) -> None:
@@ -141,9 +143,17 @@ class WeakSendings:
                 self._remade.add(name)
 
     def first(self, one: bytes, consumer: str) -> tuple[Place, tuple[int, int]] | None:
-        """Where a record goes, and the number of its first sending; None if that says nothing."""
-        found = self._first.get((one, consumer))
-        return None if found is None or (one, consumer) in self._remade else (found[1], (found[2], 0))
+        """Where a record goes, and the number of its first sending; None if that says nothing.
+
+        It says nothing of a copy: a computation that is not exactly-once makes one when it is sent its input again,
+        perhaps when the consumer has forgotten the id.
+        """
+        name = one, consumer
+        found = self._first.get(name)
+        if found is None or name in self._remade or name in self._taken:
+            return None
+        self._taken.add(name)
+        return found[1], (found[2], 0)
 
 
 def steps_out_of_order(plan: Plan, sunk: Mapping[str, Mapping[int, tuple[int, Item]]]) -> Iterator[str]:

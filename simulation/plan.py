@@ -117,6 +117,8 @@ class Plan:
     """Whether somebody asks for percentiles."""
     readers_late: float = 0.0
     """Seconds after which the sinks are read."""
+    readers_rest: float = 0.0
+    """Seconds for which a subscriber stands still when it has its first records. Full logs take holders alone then."""
     renewed: str = ""
     """The computation whose states are others from the first new version on."""
     returns_at: float = 0.0
