@@ -335,6 +335,18 @@ async def test_a_line_that_is_not_of_the_declared_type_is_named(server: DevServe
     assert numbers(await everything(server.address, "echo")) == Counter([1, 2, 3])
 
 
+async def test_lines_for_a_stream_that_no_computation_reads_are_checked(
+    server: DevServer, submit: Submit, logs: Path
+) -> None:
+    await submit("unread")
+    (logs / "a.jsonl").write_text(line(1) + json.dumps({"user": "u", "number": "seven", "t": 1}) + "\n" + line(2))
+    options = ["--timestamp", "t", "--unit", "us", "--skip-bad", "--finish"]
+    code, printed, errors = await command(server, "inject", "file", "orders", str(logs), *options)
+    assert (code, printed) == (0, "2 records injected into orders, 0 late, 1 line skipped\n"), errors
+    assert re.search(r"a.jsonl, line 2 \(byte \d+\): .*`int`, got `str`.*number", " ".join(errors.split()))
+    assert numbers(await everything(server.address, "orders")) == Counter([1, 2])
+
+
 async def test_a_stream_keyed_by_code_is_fed_by_files(server: DevServer, submit: Submit, logs: Path) -> None:
     await submit("codekeyed")
     write(logs / "a.jsonl", 0, 3_000)

@@ -64,7 +64,7 @@ class KeyRetries:
         values = [row.value for row in takewhile(lambda row: row.key is None, head.records[len(known) :])]
         keys, why = [key for key in known if key is not None], ""
         if values:
-            column = await self._keying.column(consumer, None, within(values, _MAX_BYTES), None, routing.format)
+            column = await self._keying.column(consumer, None, within(values, _MAX_BYTES), None, routing)
             keys += column.keys
             why = column.why
         self._session.keyed(head, keys, why)
