@@ -13,12 +13,13 @@ from typing import Annotated
 import typer
 
 from millwheel.cli.options import DEFAULT_ADDRESS, Address
-from millwheel.cli.progress import InjectionProgress, counted, showing
+from millwheel.cli.progress import InjectionProgress, showing
 from millwheel.cli.unacked import unacked_explainer
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
 from millwheel.core.time import seconds
+from millwheel.core.wording import counted
 from millwheel.injectors.errors import SourceError
 from millwheel.injectors.files import FileInjector, FileSettings, check_files
 from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit

@@ -424,9 +424,14 @@ class Injector:
 
     @property
     def unacked(self) -> int:
-        """Records sent and not yet ACKed, counted once for each consumer."""
+        """Records sent that some consumer has not ACKed yet."""
         self._drain()
-        return self._session.core.unacked
+        return self._session.core.unacked_records()
+
+    @property
+    def record_type(self) -> str:
+        """The stream's declared type, as a person would write it; empty if nothing declares it."""
+        return self._session.routing.record_type
 
     @property
     def accepted(self) -> int:
