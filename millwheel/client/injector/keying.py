@@ -109,7 +109,8 @@ class RecordKeys:
         problems = _problems(consumer, answer)
         if has_keys:
             column = self._extract(consumer, values, encoded, given, routing.format)
-            column.problems = {**problems, **column.problems}
+            # A record of another type may have no key for that reason.
+            column.problems |= problems
             return column
         first = min(problems, default=len(encoded))
         why = str(problems[first]) if problems else ""
