@@ -7,8 +7,9 @@ and earlier lines stay as they are. Where a checkpoint shows that they did not, 
 
 The oldest file is read first, and the injector low watermark is that of the oldest unfinished one.
 
-A run that ends, whether well or by an error, leaves its process idle: no low watermark waits for it. Only ``finish``
-ends the process's part of the stream for good.
+A run that ends, whether well or by an error, leaves its process idle if all that it sent is ACKed: no low watermark
+waits for it. Else the process stays active, as its records may not be in. Only ``finish`` ends the process's part of
+the stream for good.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from millwheel.client.injector import Injector
+from millwheel.client.injector import Injector, InjectorSupersededError
 from millwheel.client.injector.likelihood import (
     OLDEST_USUAL,
     UNIT_NANOSECONDS,
@@ -31,10 +32,21 @@ from millwheel.client.injector.likelihood import (
     unlikely,
 )
 from millwheel.core.time import MIN_TIMESTAMP, Duration
+from millwheel.core.wording import counted
 from millwheel.injectors.checkpoints import FileStart, load_checkpoint, save_checkpoint
 from millwheel.injectors.errors import RefusedLineError, SourceError
 from millwheel.injectors.identity import HEAD_BYTES, ContentHash, partition_name
-from millwheel.injectors.parsing import ColumnType, FileFormat, LineError, LineParser, TimestampField, read_id
+from millwheel.injectors.parsing import (
+    ColumnType,
+    FileFormat,
+    LineError,
+    LineParser,
+    OpenQuoteError,
+    TimestampField,
+    column_hint,
+    leaves_quote_open,
+    read_id,
+)
 from millwheel.injectors.progress import FileProgress, ReadingProgress
 from millwheel.injectors.skipped import SkippedLines
 from millwheel.sdk.errors import KeyExtractionError, MillwheelError, TooLargeError, UsageError, ValueEncodeError
@@ -50,6 +62,8 @@ _LEAVE_SECONDS: Final = 5.0
 """How long a run that has failed tries to leave its process idle."""
 _MAX_WARNINGS: Final = 10
 _UNIT_OPTIONS: Final = {unit: f"--unit {unit}" for unit in UNIT_NANOSECONDS}
+_RAW_TYPES: Final = ("bytes", "str", "Any", "")
+"""The types of streams that raw lines may feed."""
 _NONE: Final = Duration(0)
 _TEN_SECONDS: Final = Duration(10_000_000)
 
@@ -151,6 +165,8 @@ class FileInjector:
         self._starts = load_checkpoint(settings.checkpoint)
         self._skips = settings.skip_bad or settings.skipped_to is not None
         self._skipped_lines = None if settings.skipped_to is None else SkippedLines(settings.skipped_to)
+        self._open_quotes: dict[str, int] = {}
+        """By file that is read: where the line begins whose open quote is not closed yet."""
         self._idle = False
         self._saved = 0.0
 
@@ -200,12 +216,17 @@ class FileInjector:
                 await asyncio.sleep(self._settings.poll)
 
     async def _step_aside(self) -> None:
-        """The run has failed: no low watermark is to wait for a process that sends nothing more."""
+        """The run has failed: no low watermark is to wait for a process that sends nothing more.
+
+        Records that are not ACKed may not be in. Then the process stays active, and the low watermark behind them.
+        """
         injector = self._injector
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
                 await injector.idle()
                 await injector.settle()
+        except InjectorSupersededError:
+            pass  # the process is its successor's now
         except (MillwheelError, TimeoutError) as error:
             log.warning(
                 "injector process %s stays active, and low watermarks wait for it (%s): run it again, or end it by "
@@ -220,10 +241,11 @@ class FileInjector:
         """How many records the run injected before it stopped."""
         if not self.records:
             return "no record before it was injected"
-        count = "1 record" if self.records == 1 else f"{self.records:,} records"
+        count, one = counted(self.records, "record"), self.records == 1
         if self._injector.unacked:
-            return f"{count} before it were sent, and not all of them are ACKed"
-        return f"{count} before it {'is' if self.records == 1 else 'are'} injected"
+            were = "was sent, and is not ACKed" if one else "were sent, and not all of them are ACKed"
+            return f"{count} before it {were}"
+        return f"{count} before it {'is' if one else 'are'} in the stream"
 
     # Files.
 
@@ -252,6 +274,7 @@ class FileInjector:
         csv = self._settings.form is FileFormat.CSV
         if not lines or (csv and self._settings.tail and len(lines) == 1):
             return
+        self._open_quotes.pop(name, None)
         header, first_line = (lines[0][1], lines[1][0] if len(lines) > 1 else end) if csv else (b"", 0)
         identity = [line for _, line in lines[: 2 if csv else 1]]
         path = await asyncio.to_thread((self._settings.root / name).resolve)
@@ -267,7 +290,12 @@ class FileInjector:
             await asyncio.to_thread(_check_content, content, path, begin)
         try:
             parser = LineParser(
-                self._settings.form, self._settings.timestamp, begin.created, header, self._settings.types
+                self._settings.form,
+                self._settings.timestamp,
+                begin.created,
+                header,
+                self._settings.types,
+                text=self._injector.record_type == "str",
             )
         except LineError as error:
             raise SourceError(f"{name}: {error}") from error
@@ -299,6 +327,9 @@ class FileInjector:
         rows: list[_Row] = []
         bad: _BadLine | None = None
         for offset, line in lines:
+            if file.name in self._open_quotes:
+                await self._skip_quoted(file.name, line)
+                continue
             if not line.strip():
                 continue
             try:
@@ -308,6 +339,8 @@ class FileInjector:
                 if not self._skips:
                     break
                 await self._skip(file.name, bad)
+                if isinstance(error, OpenQuoteError):
+                    self._open_quotes[file.name] = offset
                 bad = None
         sent, refused = await self._send(file.name, rows)
         bad = refused or bad
@@ -375,10 +408,23 @@ class FileInjector:
         if self.skipped == _MAX_WARNINGS:
             log.warning("lines that are skipped from here on are counted, and not named")
 
+    async def _skip_quoted(self, name: str, line: bytes) -> None:
+        """Skip a line that begins within the quotes of a line that was skipped."""
+        if self._skipped_lines is not None:
+            await asyncio.to_thread(self._skipped_lines.write, line, self._sources[name].header)
+        self.skipped += 1
+        if not leaves_quote_open(line):
+            del self._open_quotes[name]
+
     async def _error(self, name: str, bad: _BadLine) -> RefusedLineError:
         """The error that names a line."""
         number = await asyncio.to_thread(_line_number, self._settings.root / name, bad.offset)
-        return RefusedLineError(f"{name}, line {number:,} (byte {bad.offset}): {bad.error}")
+        text = str(bad.error)
+        if self._settings.form is FileFormat.CSV:
+            text += column_hint(text)
+        elif self._settings.form is FileFormat.LINES and self._injector.record_type not in _RAW_TYPES:
+            text += "; raw lines are for streams of bytes or str: name another --format"
+        return RefusedLineError(f"{name}, line {number:,} (byte {bad.offset}): {text}")
 
     # Watermark and checkpoint.
 
@@ -406,6 +452,8 @@ class FileInjector:
         for file in self._progress:
             source = self._sources[file.name]
             offset = file.restart(self._injector.acknowledged(source.partition))
+            # No reading begins within quotes.
+            offset = min(offset, self._open_quotes.get(file.name, offset))
             # A file that is gone, or has less than before, stays as it was.
             with contextlib.suppress(OSError):
                 if offset >= source.content.size and source.content.extend(source.path, offset):

@@ -1,11 +1,13 @@
 """Lines of files as records: their values and timestamps. Pure.
 
-One record per line: JSON objects, CSV rows under the file's header line, or raw lines.
+One record per line: JSON objects, CSV rows under the file's header line, or raw lines. A CSV field that goes on over
+the end of its line is in no record.
 """
 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +19,18 @@ import msgspec
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, from_datetime
 from millwheel.sdk.errors import MillwheelError, UsageError
 
-__all__ = ["ColumnType", "FileFormat", "LineError", "LineParser", "TimeUnit", "TimestampField", "read_id"]
+__all__ = [
+    "ColumnType",
+    "FileFormat",
+    "LineError",
+    "LineParser",
+    "OpenQuoteError",
+    "TimeUnit",
+    "TimestampField",
+    "column_hint",
+    "leaves_quote_open",
+    "read_id",
+]
 
 
 class FileFormat(StrEnum):
@@ -26,7 +39,7 @@ class FileFormat(StrEnum):
     JSONL = "jsonl"
     CSV = "csv"
     LINES = "lines"
-    """The line's bytes, without its end, are the value: for streams of bytes."""
+    """The line without its end is the value: for streams of bytes, or of texts in UTF-8."""
 
 
 class TimeUnit(StrEnum):
@@ -39,6 +52,9 @@ class TimeUnit(StrEnum):
     ISO = "iso"
 
 
+_OPEN_QUOTE: Final = "unexpected end of data"
+"""What the csv module says of a line that ends within quotes."""
+_TEXT_FOR_NUMBER: Final = re.compile(r"Expected `(int|float)[^`]*`, got `str` - at `\$\.(\w+)`")
 _FACTOR: Final = {TimeUnit.MICROSECONDS: 1, TimeUnit.MILLISECONDS: 1_000, TimeUnit.SECONDS: 1_000_000}
 
 
@@ -52,6 +68,10 @@ class ColumnType(StrEnum):
 
 class LineError(MillwheelError):
     """A line that is no record."""
+
+
+class OpenQuoteError(LineError):
+    """A line of CSV that ends within quotes. The lines up to the closing quote are no records either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +143,11 @@ class LineParser:
         otherwise: int,
         header: bytes = b"",
         types: Mapping[str, ColumnType] | None = None,
+        *,
+        text: bool = False,
     ) -> None:
         """``timestamp`` None gives every record the time ``otherwise``; ``header`` is the first line of a CSV file, and
-        ``types`` has its columns that are not text."""
+        ``types`` has its columns that are not text. ``text``: raw lines are texts, and not bytes."""
         if timestamp is not None and form is FileFormat.LINES:
             raise UsageError("raw lines have no fields to read a timestamp from: name another format")
         self._timestamp = timestamp
@@ -139,7 +161,7 @@ class LineParser:
         parsers: dict[FileFormat, Callable[[bytes], Any]] = {
             FileFormat.JSONL: self._json,
             FileFormat.CSV: self._csv,
-            FileFormat.LINES: bytes,
+            FileFormat.LINES: _text if text else bytes,
         }
         self._parse = parsers[form]
 
@@ -170,6 +192,28 @@ class LineParser:
         return value
 
 
+def column_hint(message: str) -> str:
+    """For a CSV record that is not of its stream's type: the option that makes a number of the text in a column."""
+    found = _TEXT_FOR_NUMBER.search(message)
+    return "" if found is None else f"; CSV cells are texts: give --column {found[2]}={found[1]}"
+
+
+def leaves_quote_open(line: bytes) -> bool:
+    """Whether a line that begins within quotes ends within them."""
+    try:
+        next(csv.reader(['"' + line.decode("latin-1")], strict=True), [])
+    except csv.Error as error:
+        return str(error) == _OPEN_QUOTE
+    return False
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise LineError(f"no text in UTF-8: {error}") from error
+
+
 def _converted(cell: str, kind: ColumnType) -> int | float | None:
     if not cell:
         return None
@@ -180,4 +224,9 @@ def _cells(line: bytes) -> Sequence[str]:
     try:
         return next(csv.reader([line.decode()], strict=True), [])
     except (csv.Error, UnicodeDecodeError) as error:
+        if str(error) == _OPEN_QUOTE:
+            raise OpenQuoteError(
+                "a quoted field goes on over the end of the line, but a line is a record here: no line up to the "
+                "closing quote is one; write the field on one line, or the file as JSON lines"
+            ) from error
         raise LineError(f"no CSV: {error}") from error

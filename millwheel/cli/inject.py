@@ -13,12 +13,13 @@ from typing import Annotated
 import typer
 
 from millwheel.cli.options import DEFAULT_ADDRESS, Address
-from millwheel.cli.progress import InjectionProgress, counted, showing
+from millwheel.cli.progress import InjectionProgress, showing
 from millwheel.cli.unacked import unacked_explainer
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
 from millwheel.core.time import seconds
+from millwheel.core.wording import counted
 from millwheel.injectors.errors import SourceError
 from millwheel.injectors.files import FileInjector, FileSettings, check_files
 from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
@@ -121,7 +122,9 @@ def inject_file(
     except asyncio.CancelledError:
         raise typer.Exit(128 + signal.SIGTERM) from None
     skipped = f", {counted(done.skipped, 'line')} skipped" if done.skipped else ""
-    typer.echo(f"{counted(done.records, 'record')} injected into {stream}, {late:,} late{skipped}")
+    # Some of them may have been in before: an ACK does not tell.
+    are = "is" if done.records == 1 else "are"
+    typer.echo(f"{counted(done.records, 'record')} {are} in {stream}, {late:,} late{skipped}")
     if done.skipped:
         typer.echo(_how_to_mend(stream, skipped_to), err=True)
     if done.skipped and not done.records:
@@ -178,7 +181,7 @@ async def _inject(address: str, stream: str, process: str, settings: FileSetting
     def read() -> InjectionProgress:
         return InjectionProgress(files.records, files.skipped, injector.late, injector.unacked)
 
-    # An orderly end by a service manager leaves the process idle, as Ctrl-C does.
+    # An orderly end by a service manager leaves the process idle if all is ACKed, as Ctrl-C does.
     running = asyncio.current_task()
     assert running is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)

@@ -10,16 +10,13 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-__all__ = ["InjectionProgress", "ProgressText", "counted", "showing"]
+from millwheel.core.wording import counted
+
+__all__ = ["InjectionProgress", "ProgressText", "showing"]
 
 _TERMINAL_SECONDS: Final = 0.5
 _LOG_SECONDS: Final = 10.0
 _CLEAR: Final = "\r\x1b[2K"
-
-
-def counted(count: int, what: str) -> str:
-    """A number of things in words: ``1 record``, ``2,000 records``."""
-    return f"{count:,} {what}{'s' if count != 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)

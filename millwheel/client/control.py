@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from types import TracebackType
@@ -21,6 +22,7 @@ from millwheel.rpc.addresses import DEFAULT_PORT, server_addresses
 from millwheel.rpc.channel import DEFAULT_DEADLINE, RETRYABLE, Backoff, open_channel, retrying
 from millwheel.rpc.errors import calling, ended_unheard
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
+from millwheel.rpc.hook_failures import moment
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import (
     cluster_pb2,
@@ -64,6 +66,8 @@ class ControlClient:
         self.address = self._homes[0]
         self.failure: RequestError | None = None
         """Why the last call failed; None if it did not. A caller that waits shows it."""
+        self._failing_since = 0.0
+        """When the first of the calls failed that have failed since the last answer, in seconds since 1970."""
         self._deadline = deadline
         self._patience = patience
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -80,6 +84,18 @@ class ControlClient:
         """What a program waits for that calls this client, in words: the cluster, and why the last call failed."""
         why = "" if self.failure is None else f": {self.failure.message}"
         return f"the cluster at {', '.join(self._homes)}{why}"
+
+    def unreachable(self) -> str:
+        """That the cluster cannot be reached, why, and since when; empty if the last call was answered."""
+        if self.failure is None or self.failure.code not in RETRYABLE:
+            return ""
+        return f"{self.failure.message}, since {moment(int(self._failing_since * 1e6))}"
+
+    def _note(self, failure: RequestError | None) -> None:
+        """Remember how a call ended."""
+        if failure is not None and self.failure is None:
+            self._failing_since = time.time()
+        self.failure = failure
 
     async def close(self) -> None:
         """Close the connections."""
@@ -289,6 +305,7 @@ class ControlClient:
                 async with calling(self.address):
                     async for response in self._routing().WatchRouting(request):
                         failures = 0
+                        self._note(None)
                         whole = view.take(response)
                         if whole is None:
                             continue
@@ -298,6 +315,7 @@ class ControlClient:
                             yield whole
                 return
             except RequestError as error:
+                self._note(error)
                 failing_since = loop.time() if failures == 0 else failing_since
                 failures += 1
                 remaining = failing_since + self._patience - loop.time()
@@ -385,9 +403,9 @@ class ControlClient:
                 async with calling(self.address):
                     answer = await call()
             except RequestError as error:
-                self.failure = error
+                self._note(error)
                 raise
-            self.failure = None
+            self._note(None)
             return answer
 
         async def following() -> Answer:

@@ -30,6 +30,7 @@ __all__ = [
     "Consumer",
     "OwnedInterval",
     "code_of",
+    "codes_of",
     "dead_letter_stream",
     "dead_letter_writers",
     "incarnations_of",
@@ -390,6 +391,13 @@ class Catalog:
         """A stream's declaration, or None if no live topology knows it."""
         return self.streams().get(name)
 
+    def injected_code(self, stream: str) -> specs.CodeReference:
+        """The code that has the declared type of an injected stream; an empty one if no live topology has it."""
+        for _, record in self.live_topologies():
+            if any(declared.name == stream and declared.injected for declared in record.spec.streams):
+                return record.spec.code
+        return specs.CodeReference()
+
     def is_draining(self, stream: str) -> bool:
         """Whether no running topology takes the injected records of ``stream`` any more (nor a paused one, later)."""
         open_states = {catalog.TOPOLOGY_STATE_RUNNING, catalog.TOPOLOGY_STATE_PAUSED}
@@ -529,6 +537,12 @@ class Catalog:
 def code_of(topology: specs.TopologySpec, computation: specs.ComputationSpec) -> specs.CodeReference:
     """The code that a computation runs: its topology's, unless it came by itself."""
     return computation.code if computation.HasField("code") else topology.code
+
+
+def codes_of(topology: specs.TopologySpec) -> list[specs.CodeReference]:
+    """All that a worker loads of a topology: its computations' code, and the code that has its sources' types."""
+    own = [topology.code] if topology.code.digest and any(one.injected for one in topology.streams) else []
+    return own + [code_of(topology, computation) for computation in topology.computations]
 
 
 def incarnations_of(record: catalog.TopologyRecord) -> list[str]:

@@ -16,6 +16,7 @@ from grpc_status import rpc_status
 
 from millwheel.coordination.contract import CoordinatorError, DamagedValueError
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.identity import ENVIRONMENT, process_tls
 from millwheel.sdk.errors import Problem
 from millwheel.store.contract import CorruptValueError, StoreError
 
@@ -41,6 +42,10 @@ _MOST_PROBLEM_BYTES: Final = 512 << 10
 """Half of what a client takes as metadata."""
 _UNHEARD: Final = "Internal error from Core"
 """What gRPC says here, without having asked anybody, where the other side ended the call that is just written to."""
+
+_HUNG_UP: Final = re.compile("closed|reset", re.IGNORECASE)
+"""In the cause of a failed connection: somebody listens, and hangs up, as a server with TLS does on who has none."""
+_TLS: Final = ", ".join(ENVIRONMENT)
 
 Answer = TypeVar("Answer")
 
@@ -166,11 +171,11 @@ def _has_details(error: grpc.aio.AioRpcError) -> bool:
 def _without_details(code: FailureCode, details: str, address: str) -> RequestError:
     place = address or "the server"
     if code is FailureCode.UNAVAILABLE:
-        return RequestError(
-            code,
-            f"cannot reach a MillWheel server at {place} ({_cause(details)})",
-            "start one with `millwheel server start-dev`, or name another with --address or MILLWHEEL_ADDRESS",
-        )
+        cause = _cause(details)
+        remedy = "start one with `millwheel server start-dev`, or name another with --address or MILLWHEEL_ADDRESS"
+        if process_tls() is None and _HUNG_UP.search(cause):
+            remedy = f"if it serves TLS, name its files by --tls-ca, --tls-cert and --tls-key, or {_TLS}; else {remedy}"
+        return RequestError(code, f"cannot reach a MillWheel server at {place} ({cause})", remedy)
     if code is FailureCode.DEADLINE_EXCEEDED:
         return RequestError(code, f"{place} did not answer in time", "see whether it is overloaded, and try again")
     if code is FailureCode.UNIMPLEMENTED:

@@ -9,6 +9,7 @@ from millwheel.core.time import Duration, Timestamp, format_duration, format_tim
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
 __all__ = [
+    "REMEDY",
     "blocks",
     "computation_text",
     "error_text",
@@ -26,7 +27,10 @@ _SHOWN_ERROR: Final = 1_000
 _OLDEST: Final = 3
 _LATELY: Final = 60_000_000
 """Microseconds for which a failure is news although no key is blocked by it any more."""
-_PERMANENT: Final = "trying again does not help: mend the code, then `millwheel topology update`"
+REMEDY: Final = (
+    "mend the code, or give such records up by `on_failure=mw.dead_letter()`; then `millwheel topology update`"
+)
+"""What to do about a hook that raises whenever it is tried: its code is at fault, or the record is."""
 
 
 def shown_key(key: bytes) -> str:
@@ -61,7 +65,7 @@ def failure_text(failure: wire.KeyFailure, now: int, *, remedy: bool = True) -> 
     if failure.HasField("next_attempt_us"):
         wait = failure.next_attempt_us - now
         text += f"; next attempt {'now' if wait <= 0 else f'in {format_duration(Duration(wait))}'}"
-    return f"{text}; {_PERMANENT}" if failure.permanent and remedy else text
+    return f"{text}; trying again does not help: {REMEDY}" if failure.permanent and remedy else text
 
 
 def names_remedy(failures: wire.HookFailures, stopped: str) -> bool:
@@ -80,8 +84,8 @@ def computation_text(name: str, failures: wire.HookFailures, stopped: str, now: 
     """
     oldest = failure_text(failures.oldest[0], now, remedy=not stopped) if failures.oldest else ""
     if stopped:
-        remedy = "mend the code, then `millwheel topology update`: it goes on where it stopped"
-        return f"computation {name} has stopped by its failure policy: {oldest or stopped}; {remedy}"
+        why = oldest or stopped
+        return f"computation {name} has stopped by its failure policy: {why}; {REMEDY}: it goes on where it stopped"
     if failures.blocked_keys:
         count = failures.blocked_keys
         many = "1 key is blocked, and its" if count == 1 else f"{count:,} keys are blocked, and their"

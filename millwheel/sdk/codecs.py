@@ -111,7 +111,7 @@ def codec_for(record_type: Any, where: str, codec: Codec[Any] | None = None) -> 
     if value_format is not ValueFormat.RAW:
         check = round_trip_check(decode, where, name, equal=equal)
         verify = verified(encode, decode, checked, check) if equal else _checking(checked, check)
-    return ValueCodec(value_format, name, encode, checked, verify, _wrapped_decode(decode, where, name))
+    return ValueCodec(value_format, name, encode, checked, verify, _wrapped_decode(decode, where, name, value_format))
 
 
 def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None) -> StateCodec:
@@ -144,7 +144,7 @@ def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None
             raise UnsupportedTypeError(f"the default of the state type {name} is not of that type: {error}") from error
     checked = _checked_encode(state_type, encode, where, name)
     default = encoded if makes_the_same(new) else None
-    return StateCodec(name, new, checked, check, default, _wrapped_decode(decode, where, name))
+    return StateCodec(name, new, checked, check, default, _wrapped_decode(decode, where, name, value_format))
 
 
 def _checking(checked: Encode, check: Check) -> Encode:
@@ -286,11 +286,20 @@ def _checked_encode(annotation: Any, encode: Encode, where: str, name: str) -> E
     return checked
 
 
-def _wrapped_decode(decode: Decode, where: str, name: str) -> Decode:
+def _wrapped_decode(decode: Decode, where: str, name: str, value_format: ValueFormat) -> Decode:
     def wrapped(data: bytes) -> Any:
         try:
             return decode(data)
         except Exception as error:
-            raise ValueDecodeError(f"{where}: {len(data)} bytes are no {name}: {error}") from error
+            shown = _plain(data) if value_format is ValueFormat.MSGPACK else data
+            raise ValueDecodeError(f"{where}: {shown!r:.200} is no {name}: {error}") from error
 
     return wrapped
+
+
+def _plain(data: bytes) -> Any:
+    """What MessagePack says, of no particular type; the bytes themselves if they say nothing."""
+    try:
+        return msgspec.msgpack.decode(data)
+    except Exception:
+        return data

@@ -27,12 +27,14 @@ async def server(tmp_path: Path) -> AsyncIterator[DevServer]:
 def submit(server: DevServer, tmp_path: Path) -> Submit:
     """Runs a topology of :mod:`tests.injectors.injected_shop`."""
 
-    async def run(name: str) -> None:
-        # Out of the tests' package, for only the module itself is the topology's code.
-        copy = shutil.copy(SHOP, tmp_path)
-        packaged = load(f"{copy}:{name}")
-        async with ControlClient(server.address) as client:
-            await client.upload_package(packaged.package.digest, packaged.package.data)
-            await client.submit(packaged.spec())
+    return lambda name: submit_to(server.address, name, tmp_path)
 
-    return run
+
+async def submit_to(address: str, name: str, directory: Path) -> None:
+    """Run a topology of :mod:`tests.injectors.injected_shop` on any server."""
+    # Out of the tests' package, for only the module itself is the topology's code.
+    copy = shutil.copy(SHOP, directory)
+    packaged = load(f"{copy}:{name}")
+    async with ControlClient(address) as client:
+        await client.upload_package(packaged.package.digest, packaged.package.data)
+        await client.submit(packaged.spec())

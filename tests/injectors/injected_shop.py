@@ -51,6 +51,12 @@ shop = mw.Topology("shop")
 shop.source("orders", Order)
 shop.add(Echo, inputs={"orders": mw.key("customer")}, outputs={"echo": dict})
 
+unread = mw.Topology("unread")
+unread.source("orders", Order)
+
+spoken = mw.Topology("spoken")
+spoken.source("words", str)
+
 codekeyed = mw.Topology("codekeyed")
 codekeyed.source("orders", Order)
 codekeyed.add(Hours, inputs={"orders": mw.key(bucket)}, outputs={"totals": dict})

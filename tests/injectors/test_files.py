@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from millwheel.cli.dev_server import DevServer
-from millwheel.client.injector import Injector
+from millwheel.client.injector import Injector, InjectorSettings, InjectorSupersededError
 from millwheel.client.subscription import From, Subscription
 from millwheel.core.time import Duration
 from millwheel.injectors.errors import SourceError
 from millwheel.injectors.files import FileInjector, FileSettings
-from millwheel.injectors.parsing import FileFormat, TimestampField, TimeUnit
+from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
 from millwheel.sdk.errors import UsageError
 from tests.injectors.conftest import Submit
 from tests.injectors.test_with_server import everything
@@ -198,10 +198,10 @@ async def test_a_checkpoint_that_cannot_be_written_stops_nothing_5_2(
     assert numbers(await everything(server.address, "echo")) == Counter(range(100))
 
 
-async def tail_of(server: DevServer, count: int) -> list[dict[str, Any]]:
-    """The first ``count`` records of "echo", by their numbers."""
+async def tail_of(server: DevServer, count: int, stream: str = "echo") -> list[dict[str, Any]]:
+    """The first ``count`` records of ``stream``, by their numbers."""
     found: list[dict[str, Any]] = []
-    async with Subscription("echo", start=From.OLDEST, address=server.address, record_type=dict) as reader:
+    async with Subscription(stream, start=From.OLDEST, address=server.address, record_type=dict) as reader:
         async for batch in reader:
             found += batch.values
             if len(found) >= count:
@@ -242,7 +242,7 @@ async def test_the_command_line_injects_and_lists(server: DevServer, submit: Sub
     (logs / "orders.csv").write_bytes(("user,number,t\r\n" + rows + "oops\r\n").encode())
     options = "--format csv --timestamp t --unit s --process cli --skip-bad --column number=int --finish"
     code, printed, errors = await command(server, "inject", "file", "orders", str(logs), *options.split())
-    assert (code, printed) == (0, "50 records injected into orders, 0 late, 1 line skipped\n"), errors
+    assert (code, printed) == (0, "50 records are in orders, 0 late, 1 line skipped\n"), errors
     assert "orders.csv, line 52 (byte " in errors
     assert numbers(await everything(server.address, "echo")) == Counter(range(50))
     assert await states(server) == {"cli": "finished"}
@@ -257,8 +257,17 @@ async def test_without_finish_a_process_is_idle_and_goes_on(server: DevServer, s
     write(logs / "a.jsonl", 10, 15, "a")
     code, printed, _ = await command(server, "inject", "file", "orders", str(logs / "a.jsonl"), *options, "--finish")
     # Those that come again are behind the watermark, and known.
-    assert (code, printed) == (0, "15 records injected into orders, 9 late\n")
+    assert (code, printed) == (0, "15 records are in orders, 9 late\n")
     assert numbers(await everything(server.address, "echo")) == Counter(range(15))
+
+
+async def test_the_last_line_is_true_of_records_that_were_known(server: DevServer, submit: Submit, logs: Path) -> None:
+    await submit("unread")
+    write(logs / "a.jsonl", 0, 1)
+    run = ["inject", "file", "orders", str(logs), "--timestamp", "t", "--unit", "us", "--process", "cli"]
+    for _ in range(2):
+        assert (await command(server, *run))[:2] == (0, "1 record is in orders, 0 late\n")
+    assert [row["number"] for row in await tail_of(server, 1, "orders")] == [0]
 
 
 @pytest.mark.parametrize(
@@ -331,8 +340,112 @@ async def test_a_line_that_is_not_of_the_declared_type_is_named(server: DevServe
     code, printed, errors = await command(
         server, "inject", "file", "orders", str(logs), *options, "--skip-bad", "--finish"
     )
-    assert (code, printed) == (0, "3 records injected into orders, 0 late, 2 lines skipped\n"), errors
+    assert (code, printed) == (0, "3 records are in orders, 0 late, 2 lines skipped\n"), errors
     assert numbers(await everything(server.address, "echo")) == Counter([1, 2, 3])
+
+
+async def test_lines_for_a_stream_that_no_computation_reads_are_checked(
+    server: DevServer, submit: Submit, logs: Path
+) -> None:
+    await submit("unread")
+    (logs / "a.jsonl").write_text(line(1) + json.dumps({"user": "u", "number": "seven", "t": 1}) + "\n" + line(2))
+    options = ["--timestamp", "t", "--unit", "us", "--skip-bad", "--finish"]
+    code, printed, errors = await command(server, "inject", "file", "orders", str(logs), *options)
+    assert (code, printed) == (0, "2 records are in orders, 0 late, 1 line skipped\n"), errors
+    assert re.search(r"a.jsonl, line 2 \(byte \d+\): .*`int`, got `str`.*number", " ".join(errors.split()))
+    assert numbers(await everything(server.address, "orders")) == Counter([1, 2])
+
+
+async def test_a_quoted_field_of_several_lines_is_one_bad_record(
+    server: DevServer, submit: Submit, logs: Path, tmp_path: Path
+) -> None:
+    await submit("shop")
+    (logs / "a.csv").write_text('user,number,t\na,1,1\n"b\n\nc,7,7\nd",2,2\ne,3,3\n')
+    skipped = tmp_path / "skipped.csv"
+    run = ["inject", "file", "orders", str(logs), "--format=csv", "--timestamp=t", "--unit=us", "--process=cli"]
+    code, _, errors = await command(server, *run, "--column=number=int")
+    assert code == 5
+    assert re.search(r"a.csv, line 3 .*a line is a record here.*1 record before it is in", " ".join(errors.split()))
+    options = ["--column=number=int", f"--skipped-to={skipped}", "--finish"]
+    code, printed, errors = await command(server, *run, *options)
+    assert (code, printed) == (0, "2 records are in orders, 0 late, 4 lines skipped\n"), errors
+    assert skipped.read_text() == 'user,number,t\n"b\n\nc,7,7\nd",2,2\n'
+    assert numbers(await everything(server.address, "echo")) == Counter([1, 3])
+
+
+async def test_a_checkpoint_begins_no_reading_within_quotes(
+    server: DevServer, submit: Submit, logs: Path, tmp_path: Path
+) -> None:
+    await submit("shop")
+    (logs / "a.csv").write_text('user,number,t\na,1,1\n"b\nc,7,7\n')
+    number = {"number": ColumnType.INT}
+    for more in ("", 'd",2,2\ne,3,3\n'):
+        with (logs / "a.csv").open("a") as file:
+            file.write(more)
+        settings = FileSettings(
+            logs, form=FileFormat.CSV, timestamp=FIELD, types=number, checkpoint=tmp_path / "checkpoint.json",
+            skip_bad=True, finish=bool(more),
+        )  # fmt: skip
+        async with Injector(server.address, "orders", settings=InjectorSettings(check_types=True)) as injector:
+            await FileInjector(injector, settings).run()
+    assert numbers(await everything(server.address, "echo")) == Counter([1, 3])
+
+
+async def test_a_text_in_a_column_of_numbers_names_the_option(server: DevServer, submit: Submit, logs: Path) -> None:
+    await submit("shop")
+    (logs / "a.csv").write_text("user,number,t\na,1,1\n")
+    code, _, errors = await command(server, "inject", "file", "orders", str(logs), "--format", "csv")
+    assert code == 5
+    assert "give --column number=int" in " ".join(errors.split())
+
+
+async def test_raw_lines_feed_texts_and_nothing_with_fields(server: DevServer, submit: Submit, logs: Path) -> None:
+    await submit("spoken")
+    (logs / "a.txt").write_text("käse\nbrot\n")
+    run = ["--format", "lines", "--finish"]
+    code, printed, errors = await command(server, "inject", "file", "words", str(logs), *run)
+    assert (code, printed) == (0, "2 records are in words, 0 late\n"), errors
+    async with Subscription("words", start=From.OLDEST, address=server.address, record_type=str) as reader:
+        assert (await anext(aiter(reader))).values == ["käse", "brot"]
+    await submit("shop")
+    code, _, errors = await command(server, "inject", "file", "orders", str(logs), *run)
+    assert code == 5
+    said = " ".join(errors.split())
+    assert "is no Order" in said
+    assert "raw lines are for streams of bytes or str" in said
+
+
+async def test_a_run_with_a_successor_does_not_name_it_as_its_own(
+    server: DevServer, submit: Submit, logs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await submit("shop")
+    write(logs / "a.jsonl", 0, 10)
+    first = Injector(server.address, "orders", process="cli")
+    await first.open()
+    running = asyncio.create_task(FileInjector(first, FileSettings(logs, timestamp=FIELD, tail=True)).run())
+    async with Injector(server.address, "orders", process="cli"):
+        with pytest.raises(InjectorSupersededError):
+            await asyncio.wait_for(running, patience(20))
+    await first.close()
+    assert "stays active" not in caplog.text
+
+
+async def test_a_run_that_ends_with_unacked_records_leaves_an_active_process(
+    server: DevServer, submit: Submit, logs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("millwheel.injectors.files._LEAVE_SECONDS", 0.2)
+    await submit("poisoned")
+    write(logs / "a.jsonl", 0, 1)
+    injector = Injector(server.address, "orders", process="cli")
+    await injector.open()
+    reading = FileInjector(injector, FileSettings(logs, timestamp=FIELD, tail=True))
+    running = asyncio.create_task(reading.run())
+    await until(lambda: injector.unacked == 1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await injector.close()
+    assert "injector process cli stays active" in caplog.text
+    assert await states(server) == {"cli": "active"}
 
 
 async def test_a_stream_keyed_by_code_is_fed_by_files(server: DevServer, submit: Submit, logs: Path) -> None:
@@ -340,7 +453,7 @@ async def test_a_stream_keyed_by_code_is_fed_by_files(server: DevServer, submit:
     write(logs / "a.jsonl", 0, 3_000)
     options = ["--timestamp", "t", "--unit", "us", "--finish"]
     code, printed, errors = await command(server, "inject", "file", "orders", str(logs), *options)
-    assert (code, printed) == (0, "3,000 records injected into orders, 0 late\n"), errors
+    assert (code, printed) == (0, "3,000 records are in orders, 0 late\n"), errors
     assert {row["bucket"]: row["count"] for row in await everything(server.address, "totals")} == {
         "0": 1_000, "1": 1_000, "2": 1_000
     }  # fmt: skip
@@ -388,7 +501,7 @@ async def test_a_refused_line_says_how_much_went_in(server: DevServer, submit: S
     (logs / "a.jsonl").write_text(line(1) + line(2) + "nonsense\n")
     code, _, errors = await command(server, "inject", "file", "orders", str(logs), "--timestamp", "t", "--unit", "us")
     assert code == 5
-    assert "2 records before it are injected" in " ".join(errors.split())
+    assert "2 records before it are in the stream" in " ".join(errors.split())
 
 
 async def test_g1_other_files_under_one_name_are_taken_5_2(server: DevServer, submit: Submit, tmp_path: Path) -> None:

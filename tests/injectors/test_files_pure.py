@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.injectors.identity import ContentHash, partition_name
-from millwheel.injectors.parsing import ColumnType, FileFormat, LineError, LineParser, TimestampField, TimeUnit
+from millwheel.injectors.parsing import (
+    ColumnType,
+    FileFormat,
+    LineError,
+    LineParser,
+    OpenQuoteError,
+    TimestampField,
+    TimeUnit,
+    column_hint,
+    leaves_quote_open,
+)
 from millwheel.injectors.progress import FileProgress, ReadingProgress
 from millwheel.sdk.errors import UsageError
 
@@ -80,6 +90,30 @@ def test_csv_columns_may_be_numbers() -> None:
         parser.parse(b"1.5,1.5,8")
     with pytest.raises(LineError, match="no column 'd' in the header: a, b, c"):
         LineParser(FileFormat.CSV, None, 0, b"a,b,c", {"d": ColumnType.INT})
+
+
+def test_a_csv_field_that_goes_on_over_the_end_of_its_line_is_in_no_record() -> None:
+    parser = LineParser(FileFormat.CSV, None, 0, b"a,b")
+    for line in (b'"b', b'1,"', b'a"b,"c', b'"b ""c'):
+        with pytest.raises(OpenQuoteError, match="a line is a record here"):
+            parser.parse(line)
+    for line in (b"", b"c", b'c""', b'c",2,"d', b"\xff"):
+        assert leaves_quote_open(line), line
+    for line in (b'c"', b'c",2', b'c"d', b'""",2', b'c","d"'):
+        assert not leaves_quote_open(line), line
+
+
+def test_a_text_in_place_of_a_number_names_the_option_for_its_column() -> None:
+    assert column_hint("Expected `int`, got `str` - at `$.n`") == "; CSV cells are texts: give --column n=int"
+    assert column_hint("Expected `float | null`, got `str` - at `$.n`").endswith("--column n=float")
+    assert not column_hint("Expected `int`, got `str` - at `$.n[0]`")
+
+
+def test_raw_lines_are_texts_for_a_stream_of_texts() -> None:
+    parser = LineParser(FileFormat.LINES, None, 77, text=True)
+    assert parser.parse("käse ".encode()) == ("käse ", 77)
+    with pytest.raises(LineError, match="no text in UTF-8"):
+        parser.parse(b"\xff")
 
 
 def test_raw_lines_are_their_bytes_at_the_time_of_their_file() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from millwheel.cli.dev_server import DevServer
+from millwheel.cli.dev_server import DevServer, DevSettings, running
 from millwheel.cli.progress import InjectionProgress, ProgressText
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector, NotAckedError
 from millwheel.client.injector.routing import Route
 from millwheel.client.injector.stalls import AckWatch
-from tests.injectors.conftest import Submit
+from tests.injectors.conftest import Submit, submit_to
 from tests.patience import patience
 
 ORDER = {"user": "u", "number": 1}
@@ -92,3 +93,20 @@ async def test_a_stall_names_the_key_and_what_its_hook_raises(server: DevServer,
     assert "poisoned/poisoned has not ACKed 1 record: computation poisoned/poisoned: " in why
     assert "key" in why
     await injector.close()
+
+
+@pytest.mark.parametrize("name", ["shop", "unread"])
+async def test_a_deadline_says_that_the_server_is_away_and_since_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("millwheel.client.injector.stalls._ASK_SECONDS", 0.5)
+    async with running(DevSettings(db=tmp_path / "db", port=0)) as server:
+        await submit_to(server.address, name, tmp_path)
+        injector = Injector(server.address, "orders")
+        await injector.open()
+        await injector.send(ORDER, timestamp=5)
+        await injector.flush()
+    await injector.send(ORDER, timestamp=6)
+    said = r"has not ACKed 1 record: cannot reach a MillWheel server at \S+ \(.*\), since \d{4}-\d\d-\d\dT\S+Z"
+    with pytest.raises(NotAckedError, match=said):
+        await injector.close(timeout=0.5)

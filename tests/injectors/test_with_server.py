@@ -16,6 +16,7 @@ from millwheel.client.injector import (
     BatchOf,
     Injector,
     InjectorClosedError,
+    InjectorSettings,
     InjectorSupersededError,
     StreamDrainingError,
 )
@@ -226,6 +227,18 @@ async def test_no_topology_that_is_submitted_ends_an_injector_4_2(
         await control.cancel(name.replace("_", "-"))
         await asyncio.wait_for(injector.finish(), patience(10))
     check_once(rows, ORDERS[:520])
+
+
+async def test_a_record_for_a_log_alone_is_checked_4_2(server: DevServer, submit: Submit) -> None:
+    await submit("unread")
+    checked = InjectorSettings(check_types=True)
+    async with Injector(server.address, "orders", settings=checked) as injector:
+        for bad in ({"user": "u", "number": "seven"}, {"user": "u"}):
+            with pytest.raises(ValueEncodeError, match="number"):
+                await injector.send(bad, timestamp=1)
+        await injector.send(ORDERS[0], timestamp=1)
+        await injector.finish()
+    assert [row["number"] for row in await everything(server.address, "orders")] == [0]
 
 
 async def test_g1_waiting_records_go_on_when_the_code_can_key_them_4_2(server: DevServer, submit: Submit) -> None:

@@ -44,7 +44,8 @@ def test_a_blocked_key_is_shown_as_one_sentence() -> None:
     )
     assert failure_text(FAILURE, SINCE + 10_000_000).endswith("; next attempt now")
     permanent = failure_text(changed(permanent=True), SINCE)
-    assert permanent.endswith("trying again does not help: mend the code, then `millwheel topology update`")
+    assert "trying again does not help: mend the code, or give such records up" in permanent
+    assert permanent.endswith("`on_failure=mw.dead_letter()`; then `millwheel topology update`")
 
 
 def test_a_computation_has_stopped_or_blocks_keys_or_goes_on() -> None:
@@ -56,6 +57,7 @@ def test_a_computation_has_stopped_or_blocks_keys_or_goes_on() -> None:
         "computation t/c has stopped by its failure policy: process_record of key 'cat'"
     )
     stopped = computation_text("t/c", changed_oldest(failing, permanent=True), "why", SINCE)
+    assert "`on_failure=mw.dead_letter()`" in stopped
     assert stopped.count("mend the code") == stopped.count("`millwheel topology update`") == 1
     over = wire.HookFailures(attempts=9, last=FAILURE)
     assert computation_text("t/c", over, "", SINCE + 35_000_000) == (

@@ -13,6 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.rpc.channel import open_channel
+from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.gate import Gate
 from millwheel.rpc.identity import ENVIRONMENT, TlsFiles, process_tls, use_tls
@@ -82,6 +83,8 @@ async def test_strangers_are_not_heard(address: str, name: str) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await ask(address)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    remedy = "if it serves TLS, name its files by --tls-ca, --tls-cert and --tls-key, or MILLWHEEL_RPC_TLS_CA"
+    assert (remedy in from_rpc_error(caught.value, address).remedy) is not bool(name)
 
 
 async def test_a_client_without_a_certificate_of_its_own_is_not_heard(address: str) -> None:

@@ -34,7 +34,7 @@ def core_of(host: CoreHost) -> ScriptedCore:
     return host.core
 
 
-def unprepared(request: wire.PrepareRecordsRequest) -> wire.PrepareRecordsResponse:
+async def unprepared(request: wire.PrepareRecordsRequest) -> wire.PrepareRecordsResponse:
     """Nothing here asks for keys."""
     raise AssertionError(request)
 

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from millwheel.rpc.hook_failures import REMEDY
 from millwheel.worker.interval.failing_keys import ErrorKind
 from millwheel.worker.interval.hook_times import SlowBatch
 from millwheel.worker.messages import HookFailed, HooksSlow
@@ -96,7 +97,7 @@ def test_after_an_hour_without_it_an_error_has_its_traceback_again(lines: Lines)
 
 def test_an_error_that_no_retry_mends_is_said_to_be_one(lines: Lines) -> None:
     HookLog(Clock()).failed(PLACE, failed(1, permanent=True))
-    assert "does not pass by trying again: mend the code, then `millwheel topology update`" in lines.texts[0]
+    assert f"does not pass by trying again: {REMEDY}" in lines.texts[0]
 
 
 def test_slow_batches_are_written_with_their_time_and_then_counted(lines: Lines) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from millwheel.rpc.errors import answering
@@ -79,7 +79,7 @@ class DeliveryService(DeliveryServiceServicer):
     def __init__(
         self,
         find: Callable[[str], CoreHost | None],
-        prepare: Callable[[wire.PrepareRecordsRequest], wire.PrepareRecordsResponse],
+        prepare: Callable[[wire.PrepareRecordsRequest], Awaitable[wire.PrepareRecordsResponse]],
     ) -> None:
         """``find``: the host of a journal. ``prepare``: answers PrepareRecords, or raises RequestError."""
         self._find = find
@@ -87,11 +87,7 @@ class DeliveryService(DeliveryServiceServicer):
 
     async def PrepareRecords(self, request: wire.PrepareRecordsRequest, context: Any) -> wire.PrepareRecordsResponse:
         """Keys and type checks for a sender that does not have the consumer's code."""
-
-        async def prepare() -> wire.PrepareRecordsResponse:
-            return self._prepare(request)
-
-        return await answering(context, prepare)
+        return await answering(context, lambda: self._prepare(request))
 
     async def Deliver(
         self, request_iterator: AsyncIterator[wire.DeliverRequest], context: Any

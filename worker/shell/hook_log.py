@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millwheel.core.time import format_duration, seconds
+from millwheel.rpc.hook_failures import REMEDY
 from millwheel.worker.interval.failing_keys import ErrorKind
 from millwheel.worker.interval.hook_times import SlowBatch
 from millwheel.worker.messages import HookFailed, HooksSlow
@@ -124,7 +125,7 @@ class HookLog:
 
 def _write_first(failure: HookFailed) -> None:
     """The message with its traceback, and what to do if no retry helps."""
-    permanent = "this error does not pass by trying again: mend the code, then `millwheel topology update`\n"
+    permanent = f"this error does not pass by trying again: {REMEDY}\n"
     text = "".join(traceback.format_exception(failure.error))
     level = logging.ERROR if failure.stopped else logging.WARNING
     log.log(level, "%s\n%s%s", failure.message, permanent if failure.kind.permanent else "", text)

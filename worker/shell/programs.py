@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from millwheel.core.catalog import Consumer, code_of
+from millwheel.core.catalog import Consumer, codes_of
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.compiled import CompiledComputation, compile_computation, consumers_of
 from millwheel.sdk.errors import KeyExtractionError, MillwheelError
@@ -103,11 +103,7 @@ class Programs:
 
         Each package is loaded by itself, and none waits for another: what takes long goes on when this has returned.
         """
-        wanted = {
-            (code.digest, code.entry_point): (code, spec.name)
-            for spec in specs
-            for code in (code_of(spec, computation) for computation in spec.computations)
-        }
+        wanted = {(code.digest, code.entry_point): (code, spec.name) for spec in specs for code in codes_of(spec)}
         self._failures = {place: why for place, why in self._failures.items() if place in wanted}
         begun = [
             self._begin(place, code, name)
@@ -187,6 +183,11 @@ class Programs:
     def compile(self, code: topology.CodeReference, name: str) -> CompiledComputation:
         """What a worker runs of the computation ``name`` of a loaded package."""
         return self._loaded[code.digest, code.entry_point].compile(name)
+
+    def decoder(self, code: topology.CodeReference, stream: str) -> Callable[[bytes], Any] | None:
+        """The decoder of a stream's values by a loaded package; None if the package does not know the stream."""
+        found = self._loaded[code.digest, code.entry_point].topology.plan().streams.get(stream)
+        return None if found is None or found.codec is None else found.codec.decode
 
     def extractor(self, consumer: Consumer, stream: str) -> Callable[[object], bytes]:
         """The key extractor of a consumer: its own code's where that is loaded, else by the fields of its spec.

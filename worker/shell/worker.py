@@ -15,7 +15,7 @@ import grpc
 
 from millwheel.client.report_stream import PendingOf
 from millwheel.coordination.contract import Coordinator, CoordinatorError, DamagedValueError
-from millwheel.core.catalog import Catalog, OwnedInterval, code_of
+from millwheel.core.catalog import Catalog, OwnedInterval, code_of, codes_of
 from millwheel.core.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2, topology_pb2
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
@@ -374,7 +374,7 @@ class Worker:
     def _forget_code(self) -> None:
         """Whatever no live topology names is forgotten, once nothing here runs it."""
         live = [record.spec for _, record in self.catalog.live_topologies()]
-        named = [code_of(spec, computation) for spec in live for computation in spec.computations]
+        named = [code for spec in live for code in codes_of(spec)]
         self.programs.keep([*named, *(one.built.code for one in self.hosted.values() if one.built.code is not None)])
 
     def _try_start(self, owned: OwnedInterval) -> bool:

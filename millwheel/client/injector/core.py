@@ -91,6 +91,17 @@ class InjectorCore:
         """The bytes of their values."""
         return self._sending.bytes + self.unkeyed.bytes
 
+    def unacked_records(self) -> int:
+        """Records that some consumer has not ACKed, each counted once."""
+        found: dict[IdScope, set[Any]] = {}
+        for lane in self._sending.lanes():
+            ids = found.setdefault(lane.scope, set())
+            for batch in lane.all_batches():
+                ids.update(batch.ids[at] for at in batch.indexes())
+        for scope, waiting in self.unkeyed.ids():
+            found.setdefault(scope, set()).update(waiting)
+        return sum(map(len, found.values()))
+
     def unacked_by_consumer(self) -> dict[str, int]:
         """By consumer that has not ACKed everything: how many records it has not ACKed."""
         found = {name: count for name, (count, _) in self.unkeyed.consumers().items()}

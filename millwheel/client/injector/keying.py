@@ -75,11 +75,15 @@ class RecordKeys:
         """Whether nothing has to be asked for the records of this routing."""
         if routing is not self._seen:
             self._seen = routing
-            self._local = not any(self._asks(consumer) for consumer in routing.consumers.values())
+            self._local = not any(
+                self._checks(consumer, routing) or not self._encoder.keys_locally(consumer)
+                for consumer in routing.consumers.values()
+            )
         return self._local
 
-    def _asks(self, consumer: ConsumerRouting) -> bool:
-        return not consumer.log and (self._check or not self._encoder.keys_locally(consumer))
+    def _checks(self, consumer: ConsumerRouting, routing: Routing) -> bool:
+        """Whether a worker checks types. A log is asked where no computation reads its stream."""
+        return self._check and (routing.log_only or not consumer.log)
 
     async def column(
         self,
@@ -87,7 +91,7 @@ class RecordKeys:
         values: Sequence[Any] | None,
         encoded: Sequence[bytes],
         given: GivenKeys | None,
-        form: specs.ValueFormat.ValueType,
+        routing: Routing,
     ) -> KeyColumn:
         """What ``consumer`` says of records. ``given``: the keys that their sender knows.
 
@@ -95,17 +99,18 @@ class RecordKeys:
             UsageError: The given keys are no keys of these records.
         """
         has_keys = self._encoder.keys_locally(consumer) or self._encoder.has_column(consumer, given)
-        if consumer.log or (has_keys and not self._check):
-            return self._extract(consumer, values, encoded, given, form)
+        if has_keys and not self._checks(consumer, routing):
+            return self._extract(consumer, values, encoded, given, routing.format)
         answer = await self._ask(consumer, encoded)
         if isinstance(answer, str):
             if has_keys:
-                return self._extract(consumer, values, encoded, given, form)
+                return self._extract(consumer, values, encoded, given, routing.format)
             return KeyColumn([], why=answer, unknown=True)
         problems = _problems(consumer, answer)
         if has_keys:
-            column = self._extract(consumer, values, encoded, given, form)
-            column.problems = {**problems, **column.problems}
+            column = self._extract(consumer, values, encoded, given, routing.format)
+            # A record of another type may have no key for that reason.
+            column.problems |= problems
             return column
         first = min(problems, default=len(encoded))
         why = str(problems[first]) if problems else ""
@@ -143,7 +148,7 @@ class RecordKeys:
 def _problems(consumer: ConsumerRouting, answer: wire.PrepareRecordsResponse) -> dict[int, MillwheelError]:
     found: dict[int, MillwheelError] = {}
     for problem in answer.problems:
-        text = f"topology {consumer.topology!r}: {problem.message}"
+        text = problem.message if consumer.log else f"topology {consumer.topology!r}: {problem.message}"
         is_key = problem.fault == wire.RECORD_FAULT_KEY
         found[problem.index] = KeyExtractionError(text) if is_key else ValueEncodeError(text)
     return found

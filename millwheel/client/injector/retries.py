@@ -12,6 +12,7 @@ from millwheel.client.injector.keying import RecordKeys
 from millwheel.client.injector.messages import within
 from millwheel.client.injector.session import Session
 from millwheel.client.injector.unkeyed import UnkeyedHead
+from millwheel.core.wording import counted
 
 __all__ = ["KeyRetries"]
 
@@ -48,7 +49,8 @@ class KeyRetries:
         while unkeyed and session.is_open and session.core.failed is None:
             for name, (count, why) in unkeyed.consumers().items():
                 if logged.get(name) != why:
-                    log.warning("%s: %d records wait for their keys: %s", self._named(name), count, why)
+                    wait = "waits for its key" if count == 1 else "wait for their keys"
+                    log.warning("%s: %s %s: %s", self._named(name), counted(count, "record"), wait, why)
                     logged[name] = why
             released = [await self._retry(head) for head in unkeyed.heads(_MAX_RECORDS)]
             if not any(released):
@@ -64,7 +66,7 @@ class KeyRetries:
         values = [row.value for row in takewhile(lambda row: row.key is None, head.records[len(known) :])]
         keys, why = [key for key in known if key is not None], ""
         if values:
-            column = await self._keying.column(consumer, None, within(values, _MAX_BYTES), None, routing.format)
+            column = await self._keying.column(consumer, None, within(values, _MAX_BYTES), None, routing)
             keys += column.keys
             why = column.why
         self._session.keyed(head, keys, why)

@@ -95,6 +95,11 @@ class Routing:
     format: topology_pb2.ValueFormat.ValueType = topology_pb2.VALUE_FORMAT_MSGPACK
     record_type: str = ""
 
+    @property
+    def log_only(self) -> bool:
+        """Whether no computation reads the stream."""
+        return all(consumer.log for consumer in self.consumers.values())
+
 
 def routing_from_wire(message: control_pb2.WatchRoutingResponse) -> Routing:
     """The routing of a message; ValueError if its intervals do not cover every key."""

@@ -21,6 +21,7 @@ from millwheel.client.injector.routing import Routing, routing_from_wire
 from millwheel.client.injector.seeding import WatermarkSeed
 from millwheel.client.injector.unkeyed import UnkeyedHead
 from millwheel.client.injector.wire import SenderIdentity
+from millwheel.core.wording import counted
 from millwheel.rpc.channel import RETRYABLE
 from millwheel.rpc.deliveries import answered_tokens
 from millwheel.rpc.failures import RequestError
@@ -197,7 +198,7 @@ class Session:
             return f"the low watermark: the record is ahead of it by more than the allowed skew of {skew:g} s"
         away = sorted(self._links.keys() - self._connected)
         why = f" (no connection to {', '.join(away)})" if away else ""
-        return f"the ACKs of {core.unacked:,} records{why}"
+        return f"the ACKs of {counted(core.unacked_records(), 'record')}{why}"
 
     async def wake(self) -> None:
         """Take part in the minimum again, from where the other processes are by now.
@@ -221,6 +222,10 @@ class Session:
         """What the hooks of a consumer raise that keeps records from being ACKed, in sentences."""
         found = await self._control.hook_failures(topology, computation, self.core.stream)
         return [one.text for one in found if one.blocks]
+
+    def unreachable(self) -> str:
+        """That the cluster cannot be reached, why, and since when; empty if it can."""
+        return self._control.unreachable()
 
     def publish(self) -> None:
         """Report the watermark as it is now, if it is news."""

@@ -356,7 +356,7 @@ class Injector:
         if consumer is None:
             return KeyColumn([], unknown=True)  # gone while others were asked
         plain = None if call.encoded else call.values[part]
-        return await self._keying.column(consumer, plain, data, _cut(call.keys, part), routing.format)
+        return await self._keying.column(consumer, plain, data, _cut(call.keys, part), routing)
 
     def _admit(self, call: _Call, start: int, data: Sequence[bytes], found: Mapping[str, KeyColumn]) -> Columns:
         """The records that some consumer takes, up to the first that none takes; that one's error if it comes first."""
@@ -368,7 +368,7 @@ class Injector:
         voters = [
             column
             for name, column in present.items()
-            if not routing.consumers[name].log and not core.unkeyed.blocked(name, scope)
+            if (routing.log_only or not routing.consumers[name].log) and not core.unkeyed.blocked(name, scope)
         ]
         refused = first_refused(voters, strict=self._strict)
         if refused is not None and refused[0] == 0:
@@ -424,9 +424,14 @@ class Injector:
 
     @property
     def unacked(self) -> int:
-        """Records sent and not yet ACKed, counted once for each consumer."""
+        """Records sent that some consumer has not ACKed yet."""
         self._drain()
-        return self._session.core.unacked
+        return self._session.core.unacked_records()
+
+    @property
+    def record_type(self) -> str:
+        """The stream's declared type, as a person would write it; empty if nothing declares it."""
+        return self._session.routing.record_type
 
     @property
     def accepted(self) -> int:

@@ -12,6 +12,7 @@ import grpc
 from millwheel.client.injector.errors import InjectorError
 from millwheel.client.injector.routing import ConsumerRouting, Route
 from millwheel.client.injector.session import Session
+from millwheel.core.wording import counted
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import RequestError
@@ -94,7 +95,8 @@ class StallMonitor:
                 self.text = await self.explain()
             except Exception as error:
                 # To say less is better than to stop looking.
-                self.text = f"{core.unacked:,} records are not ACKed ({type(error).__name__}: {error})"
+                records = counted(core.unacked_records(), "record")
+                self.text = f"without ACK: {records} ({type(error).__name__}: {error})"
             if self.text != logged:
                 logged = self.text
                 log.warning("injector %s of stream %r waits for ACKs: %s", core.process, core.stream, logged)
@@ -109,7 +111,7 @@ class StallMonitor:
         for incarnation, count in counts[:_MAX_CONSUMERS]:
             _, why = waiting.get(incarnation, (0, ""))
             why = f"there is no key for the first of them: {why}" if why else await self._why(incarnation)
-            fact = f"{self.named(incarnation)} has not ACKed {count:,} record{'s' if count != 1 else ''}"
+            fact = f"{self.named(incarnation)} has not ACKed {counted(count, 'record')}"
             parts.append(f"{fact}: {why}" if why else fact)
         if len(counts) > _MAX_CONSUMERS:
             parts.append(f"and {len(counts) - _MAX_CONSUMERS} more computations have not ACKed everything")
@@ -129,7 +131,7 @@ class StallMonitor:
     async def _why(self, incarnation: str) -> str:
         consumer = self._consumer(incarnation)
         if consumer is None or consumer.log:
-            return ""
+            return self._session.unreachable()
         try:
             async with asyncio.timeout(_ASK_SECONDS):
                 raised = await self._session.hook_failures(consumer.topology, consumer.computation)
@@ -138,9 +140,9 @@ class StallMonitor:
                 why = "" if self._explain is None else await self._explain(incarnation)
                 return why or await self._ask_owner(incarnation)
         except TimeoutError:
-            return f"the server does not say why within {_ASK_SECONDS:g} s"
+            return self._session.unreachable() or f"the server does not say why within {_ASK_SECONDS:g} s"
         except (RequestError, InjectorError) as error:
-            return f"the server does not say why: {error}"
+            return self._session.unreachable() or f"the server does not say why: {error}"
 
     async def _ask_owner(self, incarnation: str) -> str:
         """What the owner of the oldest record's interval says of itself."""
@@ -163,6 +165,6 @@ async def _interval_status(route: Route) -> str:
     if status.stopped:
         return f"interval {route.keys} has stopped by its failure policy: {status.stopped}"
     return (
-        f"interval {route.keys} at worker {route.address} has {status.queued_records:,} records that are not "
-        f"committed; `millwheel watermark explain` and the worker's log say more"
+        f"interval {route.keys} at worker {route.address} has {counted(status.queued_records, 'record')} "
+        f"without a commit; `millwheel watermark explain` and the worker's log say more"
     )

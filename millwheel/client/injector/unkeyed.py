@@ -123,6 +123,10 @@ class UnkeyedRecords:
             found[consumer] = count + len(queue.records), why
         return found
 
+    def ids(self) -> Iterator[tuple[IdScope, list[Any]]]:
+        """The ids of each queue's records, and within what they are unique."""
+        return ((scope, [record.id for record in queue.records]) for (_, scope), queue in self._queues.items())
+
     def timestamps(self) -> Iterator[int]:
         """The timestamp of each waiting record."""
         return (record.timestamp for queue in self._queues.values() for record in queue.records)
