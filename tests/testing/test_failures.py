@@ -121,6 +121,24 @@ def test_what_the_policy_deals_with_is_not_raised(policy: mw.FailurePolicy) -> N
     assert bool(harness.stopped("fragile")) == (policy.action.name == "STOP")
 
 
+class Forgetful(mw.Computation[str, int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[str]) -> Any:
+        return asyncio.sleep(1)
+
+
+class AsyncForgetful(mw.Computation[str, int]):
+    async def process_record(self, ctx: mw.Context[int], record: mw.Record[str]) -> Any:
+        return asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("computation", [Forgetful, AsyncForgetful])
+def test_a_hook_that_returns_an_awaitable_is_a_failure(computation: Any) -> None:
+    harness = harness_of(computation)
+    with pytest.raises(mw.UsageError, match=f"{computation.__name__}.process_record returned coroutine"):
+        harness.send("words", "a", AT)
+    harness.close()
+
+
 @pytest.mark.parametrize("wrong", [lambda: SystemExit(3), asyncio.CancelledError])
 @pytest.mark.parametrize("computation", [Fragile, AsyncFragile])
 def test_what_would_end_the_test_run_is_raised_as_a_failure(
