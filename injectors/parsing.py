@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, from_datetime
+from millwheel.core.units import NEWEST_USUAL, OLDEST_USUAL
 from millwheel.sdk.errors import MillwheelError, UsageError
 
 __all__ = [
@@ -87,10 +88,15 @@ class TimestampField:
         try:
             timestamp = self._convert(found)
         except (TypeError, ValueError, ArithmeticError) as error:
-            raise LineError(f"the field {self.path!r} is no time in {self.unit.value}: {found!r:.80}") from error
+            raise self._no_time(found) from error
         if not MIN_TIMESTAMP < timestamp < MAX_TIMESTAMP:
-            raise LineError(f"the field {self.path!r} is no time in {self.unit.value}: {found!r:.80}")
+            raise self._no_time(found)
         return timestamp
+
+    def _no_time(self, found: Any) -> LineError:
+        other = next((unit for unit in TimeUnit if unit is not self.unit and _is_time_in(unit, found)), None)
+        hint = "" if other is None else f"; did you mean --unit {other.value}?"
+        return LineError(f"the field {self.path!r} is no time in {self.unit.value}: {found!r:.80}{hint}")
 
     def _convert(self, found: Any) -> int:
         if self.unit is TimeUnit.ISO:
@@ -112,6 +118,16 @@ class TimestampField:
                 "2026-11-22T21:00:00+01:00"
             )
         return from_datetime(moment)
+
+
+def _is_time_in(unit: TimeUnit, found: Any) -> bool:
+    """Whether ``found``, read in ``unit``, is a time from 1980 to 2200, as nearly all are."""
+    try:
+        return OLDEST_USUAL <= TimestampField("", unit)._convert(found) <= NEWEST_USUAL
+    except LineError:
+        return True  # ISO 8601 without an offset
+    except (TypeError, ValueError, ArithmeticError):
+        return False
 
 
 def read_id(value: Any, path: str) -> str:
@@ -182,7 +198,8 @@ class LineParser:
     def _csv(self, line: bytes) -> dict[str, Any]:
         cells = _cells(line)
         if len(cells) != len(self._columns):
-            raise LineError(f"{len(cells)} cells under {len(self._columns)} columns")
+            cell, column = ("s" * (count != 1) for count in (len(cells), len(self._columns)))
+            raise LineError(f"{len(cells)} cell{cell} under {len(self._columns)} column{column}")
         value: dict[str, Any] = dict(zip(self._columns, cells, strict=True))
         for name, kind in self._types.items():
             try:

@@ -482,7 +482,7 @@ class AsyncHook:
     """Run user code that waits; answer HookFinished."""
 
     hook: int
-    coroutine: Coroutine[Any, Any, None]
+    coroutine: Coroutine[Any, Any, object]
 
 
 @dataclass(slots=True)

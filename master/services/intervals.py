@@ -129,7 +129,7 @@ def _halving(place: reshaping.Place, book: LoadBook) -> bytes:
         raise RequestError(
             FailureCode.FAILED_PRECONDITION,
             f"where to split {reshaping.shown(place)} is not known: its owner has told nothing of its keys' load yet",
-            "give a key to split at, or try again once records come in",
+            "give a key to split at (`--at KEY`), or try again once records come in",
             reason="NO_SAMPLE",
         )
     division = divide(place.keys, load.sample)
@@ -141,7 +141,7 @@ def _halving(place: reshaping.Place, book: LoadBook) -> bytes:
         f"no key divides the load of {reshaping.shown(place)}: key {hottest.key.decode('utf-8', 'backslashreplace')!r} "
         f"alone has {hottest.share:.0%} of it",
         "a key is never split: spread it over several in the program (millwheel.windows aggregates in two phases), "
-        "or give a key to split at",
+        "or give a key to split at (`--at KEY`)",
         reason="HOT_KEY",
     )
 

@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from millwheel.cli.options import DEFAULT_ADDRESS, Address
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
+from millwheel.cli.output import OutputFormat, print_plain
 from millwheel.cli.progress import InjectionProgress, showing
 from millwheel.cli.unacked import unacked_explainer
 from millwheel.client.control import ControlClient
@@ -93,6 +94,7 @@ def inject_file(
             "--skipped-to", help="As --skip-bad, and write those lines to this new file, to be mended and injected."
         ),
     ] = None,
+    output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Inject records from files, one a line. A file that is read again has no second effect, if it only grew."""
@@ -121,10 +123,7 @@ def inject_file(
         done, late = asyncio.run(_inject(address, stream, name, settings))
     except asyncio.CancelledError:
         raise typer.Exit(128 + signal.SIGTERM) from None
-    skipped = f", {counted(done.skipped, 'line')} skipped" if done.skipped else ""
-    # Some of them may have been in before: an ACK does not tell.
-    are = "is" if done.records == 1 else "are"
-    typer.echo(f"{counted(done.records, 'record')} {are} in {stream}, {late:,} late{skipped}")
+    _print_done(stream, name, done, late, output)
     if done.skipped:
         typer.echo(_how_to_mend(stream, skipped_to), err=True)
     if done.skipped and not done.records:
@@ -140,6 +139,17 @@ def inject_file(
             f"by `millwheel injector finish {stream} {other}`",
             err=True,
         )
+
+
+def _print_done(stream: str, process: str, done: FileInjector, late: int, output: OutputFormat) -> None:
+    counts = {"records": done.records, "late": late, "skipped": done.skipped}
+    if output is not OutputFormat.TABLE:
+        print_plain({"stream": stream, "process": process, **counts}, output)
+        return
+    skipped = f", {counted(done.skipped, 'line')} skipped" if done.skipped else ""
+    # Some of them may have been in before: an ACK does not tell.
+    are = "is" if done.records == 1 else "are"
+    typer.echo(f"{counted(done.records, 'record')} {are} in {stream}, {late:,} late{skipped}")
 
 
 async def _unfinished(address: str, stream: str) -> list[tuple[str, str]]:

@@ -89,6 +89,7 @@ def finish(
     stream: Annotated[str, typer.Argument(help="The stream that it feeds.")],
     process: Annotated[str, typer.Argument(help="The process's name.")],
     yes: Yes = False,
+    output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Declare that an injector process sends nothing more, for good: no low watermark waits for it any longer."""
@@ -101,6 +102,9 @@ def finish(
             await injector.finish()
 
     asyncio.run(work())
+    if output is not OutputFormat.TABLE:
+        print_plain({"stream": stream, "process": process, "state": "finished"}, output)
+        return
     print(f"injector process {process} of stream {stream} has finished")
 
 

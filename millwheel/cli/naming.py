@@ -28,6 +28,6 @@ def incarnation_of(record: catalog.TopologyRecord, computation: str) -> str:
     raise RequestError(
         FailureCode.NOT_FOUND,
         f"topology {record.spec.name!r} has no computation {computation!r}{did_you_mean(computation, known)}",
-        f"it has {', '.join(known)}",
+        f"it has {', '.join(known)}" if known else "it has no computations: it declares sources alone",
         reason="COMPUTATION_UNKNOWN",
     )

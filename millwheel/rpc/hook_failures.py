@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -44,9 +45,9 @@ def moment(at: int) -> str:
 
 
 def error_text(failure: wire.KeyFailure) -> str:
-    """The error, with its message and its place."""
-    message = failure.message.strip().replace("\n", " ")
-    cut = message[:_SHOWN_ERROR] + ("…" if len(message) > _SHOWN_ERROR else "")
+    """The error, with its message and its place, on one line; indented lines, such as code, stay lines of their own."""
+    message = re.sub(r"\n(?! )", " ", failure.message.strip())
+    cut = message[:_SHOWN_ERROR] + ("…" if len(message) > _SHOWN_ERROR else "") + "\n" * ("\n" in message)
     text = f"{failure.error}: {cut}" if cut else failure.error
     return f"{text} ({failure.place})" if failure.place else text
 

@@ -25,8 +25,17 @@ from msgspec import inspect as msgspec_inspect
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
-from millwheel.sdk.round_trip import Check, quick_check, round_trip_check, verified
-from millwheel.sdk.typeinfo import describe_type, is_protobuf, members, normalise, runtime_classes, supertype, type_name
+from millwheel.sdk.round_trip import ADVICE, Check, quick_check, round_trip_check, verified
+from millwheel.sdk.typeinfo import (
+    accepts,
+    describe_type,
+    is_protobuf,
+    members,
+    normalise,
+    runtime_classes,
+    supertype,
+    type_name,
+)
 
 __all__ = ["Codec", "StateCodec", "ValueCodec", "ValueFormat", "codec_for", "format_of", "state_codec_for"]
 
@@ -88,6 +97,8 @@ class StateCodec:
     default: bytes | None
     """What ``new`` makes, encoded: a key with this state has none. None if ``new`` may make different states."""
     decode: Decode
+    takes_none: bool
+    """Whether None is of the type. It stands for no state."""
 
     def verify(self, value: Any) -> bytes:
         """Encode, and check that the encoding can be read again; ValueEncodeError."""
@@ -142,9 +153,12 @@ def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None
             check(first, encoded)
         except ValueEncodeError as error:
             raise UnsupportedTypeError(f"the default of the state type {name} is not of that type: {error}") from error
-    checked = _checked_encode(state_type, encode, where, name)
+    checked = _checked_encode(state_type, encode, f"{where}, state", name)
+    takes_none = first is None or accepts(state_type, type(None))
     default = encoded if makes_the_same(new) else None
-    return StateCodec(name, new, checked, check, default, _wrapped_decode(decode, where, name, value_format))
+    return StateCodec(
+        name, new, checked, check, default, _wrapped_decode(decode, where, name, value_format), takes_none
+    )
 
 
 def _checking(checked: Encode, check: Check) -> Encode:
@@ -277,7 +291,7 @@ def _checked_encode(annotation: Any, encode: Encode, where: str, name: str) -> E
             and classes is not None
             and (not isinstance(value, classes) or (no_bool and value.__class__ is bool))
         ):
-            raise ValueEncodeError(f"{where} carries {name}, not {type_name(type(value))}: {value!r:.200}")
+            raise ValueEncodeError(f"{where} carries {name}, not {type_name(type(value))}: {value!r:.200}{ADVICE}")
         try:
             return encode(value)
         except Exception as error:

@@ -24,6 +24,7 @@ from millwheel.sdk.errors import (
     TooLargeError,
     UndeclaredStreamError,
     UsageError,
+    ValueEncodeError,
 )
 
 __all__ = ["UNSET", "Context", "OutputBinding", "Production", "Scope", "StateCell", "TimerSetting"]
@@ -100,6 +101,7 @@ class Scope:
         "now",
         "outputs",
         "produced_bytes",
+        "state_type",
         "watermark",
     )
 
@@ -111,7 +113,10 @@ class Scope:
         decode_state: Callable[[bytes], Any],
         handles_timers: bool,
         any_timestamp: bool = True,
+        state_type: str = "",
     ) -> None:
+        # The name of a state's type to which None does not belong; empty: None is assigned as any other state.
+        self.state_type = state_type
         # False: a time that is probably in another unit fails the hook.
         self.any_timestamp = any_timestamp
         self.computation = computation
@@ -200,7 +205,8 @@ class Context(Generic[State]):
         returns is committed; assign to replace it.
 
         ``del ctx.state`` leaves the key without a state: its row is deleted. A state that equals the constant default
-        of its type counts as none in the same way. A state that would not decode as its declared type, to an equal
+        of its type counts as none in the same way. So does None, where the type allows it; else to assign None is a
+        ValueEncodeError. A state that would not decode as its declared type, to an equal
         value, fails the hook with a ValueEncodeError when the commit is made.
         """
         cell = self._cell
@@ -214,6 +220,12 @@ class Context(Generic[State]):
 
     @state.setter
     def state(self, value: State) -> None:
+        if value is None and self._scope.state_type:
+            raise ValueEncodeError(
+                f"computation {self._scope.computation!r}, state carries {self._scope.state_type}, not None: use "
+                "`del ctx.state` to leave the key without a state (a method that changes in place, such as "
+                "`dict.update`, returns None)"
+            )
         self._cell.value = value
 
     def produce(self, stream: str, value: Any, *, timestamp: Timestamp | None = None) -> None:

@@ -174,6 +174,11 @@ def _check_hook(declared: ComputationDeclaration, hook: str, argument: str) -> N
     wanted = f"{hook}(self, ctx, {argument})"
     if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
         declared.problem(f"{hook} is a generator, whose body would never run: use ctx.produce(...) instead of yield")
+    elif inspect.iscoroutinefunction(inspect.unwrap(method)) and not inspect.iscoroutinefunction(method):
+        declared.problem(
+            f"{hook} is `async def` under a decorator that is not, so nothing would await it: make the decorator's "
+            "function `async def` too, and `await` the hook in it"
+        )
     if not callable(method):
         declared.problem(f"{hook} is {type_name(type(method))}, and must be a method {wanted}")
         return

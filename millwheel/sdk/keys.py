@@ -22,7 +22,7 @@ from millwheel.sdk.apart import own_name
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.typeinfo import Field, field_of, is_key_type, type_name
 
-__all__ = ["KeyExtractor", "join_key", "key", "mapping_extractor", "split_key"]
+__all__ = ["KeyExtractor", "encode_key", "join_key", "key", "mapping_extractor", "split_key"]
 
 Extract = Callable[[Any], bytes]
 _FIELD_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -113,6 +113,14 @@ def key(*parts: Any, feedback: bool = False) -> KeyExtractor:
         if not isinstance(part, str) or not _FIELD_PATH.fullmatch(part):
             raise UsageError(f"key() takes field names such as 'text' or 'user.id', or one function, not {part!r}")
     return KeyExtractor(fields=parts, feedback=feedback)
+
+
+def encode_key(key: str | int) -> bytes:
+    """A key of one part as an extractor makes it; UsageError for what is neither a str nor an int."""
+    try:
+        return _text(key).encode()
+    except _NotAKeyError as error:
+        raise UsageError(f"no key: {error}") from None
 
 
 def join_key(*parts: str | int) -> str:

@@ -70,7 +70,13 @@ def versioned(
             raise ValueDecodeError(
                 f"{where}: its state is of version {found.version}, and this code knows {version}: run newer code"
             )
-        return migrate(found)
+        state = migrate(found)
+        if state is None and not codec.takes_none:
+            raise ValueDecodeError(
+                f"{where}: migrate returned None for a state of version {found.version}, and not {codec.type_name}: "
+                "return the state that it becomes"
+            )
+        return state
 
     if version == 1 and value_format is ValueFormat.MSGPACK:
         return replace(codec, decode=decode_any)

@@ -17,12 +17,13 @@ import msgspec
 from millwheel.sdk.errors import ValueEncodeError
 from millwheel.sdk.typeinfo import type_name
 
-__all__ = ["Check", "difference", "quick_check", "round_trip_check", "verified"]
+__all__ = ["ADVICE", "Check", "difference", "quick_check", "round_trip_check", "verified"]
 
 Check = Callable[[Any, bytes], None]
 """Takes a value and its encoding. ValueEncodeError if the encoding cannot be read again as that value."""
 
-_ADVICE: Final = "; give it a value of the declared type, or declare the type that it has"
+ADVICE: Final = "; give it a value of the declared type, or declare the type that it has"
+"""Ends what is said of a value that is not of its declared type."""
 
 
 def round_trip_check(decode: Callable[[bytes], Any], where: str, name: str, *, equal: bool = True) -> Check:
@@ -147,7 +148,7 @@ def _back(decode: Callable[[bytes], Any], where: str, name: str, value: Any, enc
 
 def _message(where: str, name: str, value: Any, why: str) -> str:
     given = type_name(type(value))
-    return f"{where}: this {given} could not be read again as {name}: {why}: {value!r:.200}{_ADVICE}"
+    return f"{where}: this {given} could not be read again as {name}: {why}: {value!r:.200}{ADVICE}"
 
 
 def difference(value: Any, back: Any, path: str = "$") -> str | None:

@@ -252,6 +252,19 @@ class VirtualCluster:
         """The core of the interval that holds ``key``."""
         return self.driver.cores[self.locate(self.incarnations[computation], key)]
 
+    def waiting(self) -> tuple[int, HookFailed | None]:
+        """How many keys wait for another attempt that no policy ends; the last failure of the one that failed first."""
+        cores = [core for name in self.incarnations for core in self.cores_of(name)]
+        endless = [core for core in cores if not core.state.program.options.on_failure.max_attempts]
+        oldest = [(one.since, core.state.program.name, one) for core in endless for one in core.failing.oldest(1)]
+        if not oldest:
+            return 0, None
+        _, name, failure = min(oldest, key=lambda found: found[0])
+        key = failure.key.decode("utf-8", "backslashreplace")
+        where = f"computation {name!r}, key {key!r}, {failure.work}: "
+        last = next(one for one in reversed(self.failures) if one.message.startswith(where))
+        return sum(core.failing.blocked for core in endless), last
+
     def _journals(self, incarnation: str) -> list[str]:
         return [_journal(incarnation, keys) for keys in self._intervals]
 

@@ -16,6 +16,7 @@ from millwheel.core.time import MIN_TIMESTAMP
 from millwheel.store.contract import PartId, SequencerRefusedError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval.failures import refuse_result
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -239,7 +240,9 @@ class CoreDriver:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         try:
-            self._loop.run_until_complete(one.coroutine)
+            result = self._loop.run_until_complete(one.coroutine)
+            if result is not None:
+                refuse_result(getattr(one.coroutine, "__qualname__", "a hook"), result)
         except asyncio.CancelledError:
             return HookFinished(one.hook, RuntimeError("the hook was cancelled"))
         except (Exception, SystemExit) as error:

@@ -17,6 +17,7 @@ from millwheel.core.units import describe_wrong_unit, wrong_unit
 from millwheel.sdk.compiled import consumers_of
 from millwheel.sdk.dead_letters import dead_letter_stream
 from millwheel.sdk.errors import UsageError, ValueEncodeError, did_you_mean
+from millwheel.sdk.keys import encode_key
 from millwheel.sdk.topology import Topology
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.cluster import Produced, VirtualCluster
@@ -24,7 +25,7 @@ from millwheel.testing.cores import result_of
 from millwheel.testing.injected import injector_of
 from millwheel.testing.updating import check_update
 from millwheel.worker.interval import Settings
-from millwheel.worker.messages import Delivery
+from millwheel.worker.messages import Delivery, HookFailed
 
 __all__ = ["Produced", "TopologyHarness"]
 
@@ -90,6 +91,8 @@ class TopologyHarness:
         """Inject records, as (value, timestamp), that arrive together: they may share commits, as under load."""
         self._check_source(stream)
         cluster = self._cluster
+        if cluster.declared[stream] == MAX_TIMESTAMP:
+            raise UsageError(f"stream {stream!r} has finished, so no record of it comes any more: send before finish()")
         codec = cluster.codecs[stream]
         consumers = [(cluster.incarnations[name], extract) for name, extract in consumers_of(self.topology, stream)]
         # All values and keys first: records of which one is wrong are not sent at all.
@@ -123,7 +126,9 @@ class TopologyHarness:
         self._settle()
 
     def advance(self, watermark: Timestamp, stream: str | None = None) -> None:
-        """Promise, as an injector does, that no later record is below ``watermark``: of one source, or of all."""
+        """Promise, as an injector does, that no later record is below ``watermark``: of one source, or of all.
+
+        Less than before says nothing new."""
         self._check_time(watermark, "the watermark" if stream is None else f"the watermark of stream {stream!r}")
         for name in [stream] if stream is not None else list(self._cluster.declared):
             self._check_source(name)
@@ -132,11 +137,23 @@ class TopologyHarness:
         self._settle()
 
     def finish(self) -> None:
-        """The sources have ended: the low watermark goes to plus infinity."""
+        """The sources have ended: the low watermark goes to plus infinity.
+
+        Raises:
+            Exception: What a hook raised for a key that still waits for its next attempt, and that no policy gives up.
+        """
         self.advance(MAX_TIMESTAMP)
+        count, failure = self._cluster.waiting()
+        if failure is not None:
+            error = _error_of(failure)
+            keys = "1 key waits" if count == 1 else f"{count} keys wait"
+            error.add_note(f"{keys} for the next attempt: after advance_clock(...), finish() may be called again")
+            raise error
 
     def advance_clock(self, by: Duration) -> None:
         """Let wall time pass: wall timers, retries and other alarms fire at their own moments on the way."""
+        if not isinstance(by, int) or by < 0:
+            raise UsageError(f"the clock goes forward, by a Duration (integer microseconds) from 0 on, not by {by!r}")
         self._cluster.driver.pass_time(by)
         self._settle()
 
@@ -208,20 +225,22 @@ class TopologyHarness:
         """The values of ``produced``."""
         return [record.value for record in self.produced(stream)]
 
-    def state(self, computation: str, key: str) -> Any:
+    def state(self, computation: str, key: str | int) -> Any:
         """A key's state as the last commit left it; None if it has none."""
-        core = self._cluster.core_of(self._known(computation), key.encode())
-        cell = core.state.cells.get(key.encode())
-        encoded = cell.encoded if cell is not None else self._row(core.state.config.computation, key)
+        data = encode_key(key)
+        core = self._cluster.core_of(self._known(computation), data)
+        cell = core.state.cells.get(data)
+        encoded = cell.encoded if cell is not None else self._row(core.state.config.computation, data)
         return core.state.program.state.decode(encoded) if encoded else None
 
-    def timers(self, computation: str, key: str) -> dict[tuple[str, bool], Timestamp]:
+    def timers(self, computation: str, key: str | int) -> dict[tuple[str, bool], Timestamp]:
         """A key's timers: (tag, wall) → time."""
-        tables = self._cluster.core_of(self._known(computation), key.encode()).state.timers
+        data = encode_key(key)
+        tables = self._cluster.core_of(self._known(computation), data).state.timers
         return {
             (tag, wall): Timestamp(setting.at)
             for wall, table in tables.items()
-            for tag, setting in table.of_key(key.encode()).items()
+            for tag, setting in table.of_key(data).items()
         }
 
     def watermark(self, computation: str) -> Timestamp:
@@ -250,12 +269,7 @@ class TopologyHarness:
         if not unresolved:
             return
         first, *others = unresolved
-        error = first.error
-        if not isinstance(error, Exception):
-            # What ends a program or a task, such as SystemExit, is a failure of the hook and not of the test.
-            error = RuntimeError(f"a hook raised {type(error).__name__}: {error}")
-            error.__cause__ = first.error
-        error.add_note(first.message)
+        error = _error_of(first)
         if others:
             error.add_note(f"{len(others)} more failures in this call: TopologyHarness.failures lists them")
         raise error
@@ -288,6 +302,18 @@ class TopologyHarness:
                 "TopologyHarness(..., any_timestamp=True)"
             )
 
-    def _row(self, incarnation: str, key: str) -> bytes:
-        row = result_of(self.store.read_states(incarnation, [key.encode()]))[0]
+    def _row(self, incarnation: str, key: bytes) -> bytes:
+        row = result_of(self.store.read_states(incarnation, [key]))[0]
         return row.blob if row is not None else b""
+
+
+def _error_of(failure: HookFailed) -> Exception:
+    """What a hook raised, as an exception for a test, with a note that says where."""
+    error = failure.error
+    if not isinstance(error, Exception):
+        # What ends a program or a task, such as SystemExit, is a failure of the hook and not of the test.
+        error = RuntimeError(f"a hook raised {type(error).__name__}: {error}")
+        error.__cause__ = failure.error
+    if failure.message not in getattr(error, "__notes__", ()):
+        error.add_note(failure.message)
+    return error

@@ -42,7 +42,7 @@ def two_phase(
 
     The first phase spreads each key over several keys by a hash of the record and aggregates there. The second phase
     merges the partial results. Late records count as in :class:`Aggregate` without allowed lateness. A function gives
-    the keys of ``source``, so injectors of it need ``topology=``.
+    the keys of ``source``, so an injector asks a worker for them, unless it is given ``topology=``.
 
     Args:
         topology: Where the two computations are added.

@@ -116,6 +116,19 @@ rewriting(
 )
 
 rewriting(
+    "results-dropped",
+    "G1",
+    "a hook that returned something has not done its work",
+    Runner._run_chunk,
+    "if outcome is not None:",
+    "if is_async:",
+    seeds=0,
+    test="tests/interval/test_hook_errors.py"
+    "::test_g1_a_hook_that_returns_something_fails_and_its_record_is_not_acked_4_1[record-coroutine]",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
     "floors-one-key-further",
     "G14",
     "a watermark bound of a merged range ends before the range's end",

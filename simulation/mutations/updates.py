@@ -31,7 +31,7 @@ rewriting(
 )
 def migrated_as_the_first() -> None:
     """Every stored state is said to be of the version before the present one."""
-    rewrite(migration.versioned, "return migrate(found)", "return migrate(StoredState(1, found.data))")
+    rewrite(migration.versioned, "state = migrate(found)", "state = migrate(StoredState(1, found.data))")
 
 
 @mutation("G1", "productions are routed by the present version of the topology", seeds=_SEEDS)

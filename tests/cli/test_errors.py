@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from millwheel.cli.failing import describe, exit_code_of, output_of
+from millwheel.cli.naming import incarnation_of
 from millwheel.cli.output import OutputFormat
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.errors import Problem
 from millwheel.store.contract import StoreConflictError, StoreInUseError
 from tests.cli.test_topology import GOOD, Cli
@@ -109,3 +112,9 @@ async def test_submit_succeeds_once_the_server_has_started(tmp_path: Path) -> No
     finally:
         server.terminate()
         assert await server.wait() == 0
+
+
+def test_a_topology_of_sources_alone_says_that_it_has_no_computations() -> None:
+    record = catalog.TopologyRecord(spec=topology_pb2.TopologySpec(name="only"))
+    with pytest.raises(RequestError, match="'only' has no computation 'x': it has no computations"):
+        incarnation_of(record, "x")

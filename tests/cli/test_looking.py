@@ -88,8 +88,9 @@ async def test_g8_a_process_that_is_gone_for_good_is_finished_by_an_operator_5_2
         asked = await run_cli(server.address, "injector", "finish", "spoken", "gone")
         assert asked.code == 2
         assert "for good?" in asked.err
-        told = await run_cli(server.address, "injector", "finish", "spoken", "gone", "--yes")
-        assert (told.code, told.out) == (0, "injector process gone of stream spoken has finished\n"), told.err
+        told = await run_cli(server.address, "injector", "finish", "spoken", "gone", "--yes", "-o", "json")
+        assert told.code == 0, told.err
+        assert json.loads(told.out) == {"stream": "spoken", "process": "gone", "state": "finished"}
         again = await run_cli(server.address, "injector", "finish", "spoken", "gone", "--yes")
         assert again.code == 6
         assert "has finished, and that is final" in again.err

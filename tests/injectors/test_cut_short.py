@@ -250,6 +250,8 @@ async def test_what_no_message_can_hold_is_refused_when_it_is_sent() -> None:
             await injector.send(value, timestamp=5)
         with pytest.raises(UsageError, match="a whole number of microseconds"):
             await injector.send_many([value, value], [5, 5.0])  # type: ignore[list-item]
+        with pytest.raises(UsageError, match="the watermark is a whole number of microseconds, not 'x'"):
+            await injector.advance("x")  # type: ignore[arg-type]
         await injector.flush()
         assert injector.unacked == 0
 

@@ -255,9 +255,11 @@ async def test_without_finish_a_process_is_idle_and_goes_on(server: DevServer, s
     assert (await command(server, "inject", "file", "orders", str(logs), *options))[0] == 0
     assert await states(server) == {"cli": "idle"}
     write(logs / "a.jsonl", 10, 15, "a")
-    code, printed, _ = await command(server, "inject", "file", "orders", str(logs / "a.jsonl"), *options, "--finish")
+    options += ["--finish", "-o", "json"]
+    code, printed, _ = await command(server, "inject", "file", "orders", str(logs / "a.jsonl"), *options)
+    assert code == 0
     # Those that come again are behind the watermark, and known.
-    assert (code, printed) == (0, "15 records are in orders, 9 late\n")
+    assert json.loads(printed) == {"stream": "orders", "process": "cli", "records": 15, "late": 9, "skipped": 0}
     assert numbers(await everything(server.address, "echo")) == Counter(range(15))
 
 

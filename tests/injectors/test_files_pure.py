@@ -52,6 +52,31 @@ def test_an_iso_time_without_an_offset_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "unit", "meant"),
+    [
+        ('"2026-11-22T20:00:00Z"', TimeUnit.SECONDS, "iso"),
+        ('"2026-11-22T20:00:00"', TimeUnit.MICROSECONDS, "iso"),
+        ("1700000000", TimeUnit.ISO, "s"),
+        ("1700000000.5", TimeUnit.ISO, "s"),
+        ("1700000000000", TimeUnit.ISO, "ms"),
+        ('"x"', TimeUnit.SECONDS, ""),
+        ("5", TimeUnit.ISO, ""),
+    ],
+)
+def test_a_time_in_another_unit_names_that_unit(written: str, unit: TimeUnit, meant: str) -> None:
+    parser = LineParser(FileFormat.JSONL, TimestampField("t", unit), 0)
+    with pytest.raises(LineError, match=f"no time in {unit.value}") as raised:
+        parser.parse(f'{{"t": {written}}}'.encode())
+    assert str(raised.value).partition("did you mean --unit ")[2] == (f"{meant}?" if meant else "")
+
+
+@pytest.mark.parametrize(("line", "said"), [(b"a", "1 cell under 2 columns"), (b"a,b,c", "3 cells under 2 columns")])
+def test_a_row_of_another_length_is_refused(line: bytes, said: str) -> None:
+    with pytest.raises(LineError, match=said):
+        LineParser(FileFormat.CSV, None, 0, b"x,y").parse(line)
+
+
+@pytest.mark.parametrize(
     "line",
     [
         b"{",

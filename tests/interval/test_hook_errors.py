@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +14,9 @@ import millwheel as mw
 from millwheel.core.time import Timestamp, seconds
 from millwheel.worker.messages import HookFailed, Tick
 from tests.interval.solo import Solo
+
+LOOP = asyncio.new_event_loop()
+LOOP.close()
 
 
 class Raises(mw.Computation[tuple[str, str], int]):
@@ -47,6 +53,60 @@ def test_g2_a_hook_that_exits_or_is_cancelled_fails_like_any_other(error: type[B
     sent = [value if isinstance(value, str) else "dead letter" for value, _ in solo.sent()]
     assert sorted(sent) == sorted(["fine", "dead letter", *(["timer"] if what == "timer" else [])])
     assert solo.state.counts.dead_letters == 1
+
+
+async def _wait() -> None:
+    raise AssertionError("it was awaited")
+
+
+class Returns(mw.Computation[tuple[str, str], int]):
+    """Returns what its ``make`` makes: from the hook whose name begins as the record says."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> Any:
+        ctx.state += 1
+        if record.value[1] == "timer":
+            ctx.set_timer(Timestamp(record.timestamp))
+        return self.make() if record.value[1] == "record" else None
+
+    def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> Any:
+        return self.make()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (_wait, "returned coroutine, and a hook returns None: nothing awaits it: make the hook, and each decorator"),
+        (lambda: asyncio.Future(loop=LOOP), "returned Future, and a hook returns None: nothing awaits it"),
+        (lambda: ["x"], "returned list, and a hook returns None: produce records by ctx.produce(stream, value)"),
+    ],
+    ids=["coroutine", "future", "value"],
+)
+@pytest.mark.parametrize("what", ["record", "timer"])
+def test_g1_a_hook_that_returns_something_fails_and_its_record_is_not_acked_4_1(
+    make: Callable[[], Any], said: str, what: str
+) -> None:
+    """It was ACKed without any effect, at the first attempt or at one that runs alone."""
+    made = []
+    solo = Solo(Returns(lambda: made.append(make()) or made[-1]), on_failure=mw.retry(initial=seconds(1)))  # type: ignore[func-returns-value]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        solo.deliver(("k", what, 1), ("j", "fine", 2))
+        solo.watermark(10)
+        solo.commit_all()
+        solo.now += seconds(2)
+        solo.handle(Tick())
+        assert all(one.cancelled() for one in made if isinstance(one, asyncio.Future))
+        made.clear()
+        gc.collect()
+    assert not told, "no coroutine is left that was never awaited"
+    first, second = solo.take(HookFailed)
+    assert f"UsageError: Returns.process_{what} {said}" in first.message
+    assert f"UsageError: Returns.process_{what} {said}" in second.message
+    assert first.kind.permanent
+    assert solo.state.counts.records == (1 if what == "record" else 2), "only what succeeded is ACKed"
 
 
 def test_an_interval_that_stands_still_does_not_ring_for_the_keys_that_wait_there() -> None:

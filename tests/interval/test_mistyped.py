@@ -100,6 +100,47 @@ def test_g2_one_mistyped_state_of_a_batch_fails_alone_4_4() -> None:
     assert solo.state.counts.dead_letters == 1
 
 
+class Assigning:
+    """Assigns None for "none", else what it was given."""
+
+    def process_record(self, ctx: mw.Context[Any], record: mw.Record[tuple[str, str]]) -> None:
+        what = record.value[1]
+        ctx.state = None if what == "none" else int(what)
+
+
+class AssignsInt(Assigning, mw.Computation[tuple[str, str], int]): ...
+
+
+class AssignsOptional(Assigning, mw.Computation[tuple[str, str], int | None]): ...
+
+
+class AssignsAny(Assigning, mw.Computation[tuple[str, str], Any]): ...
+
+
+def test_g2_none_is_assigned_only_where_the_type_allows_it_4_4() -> None:
+    """It deleted the state of any type: what `ctx.state = ctx.state.update(...)` assigns is None."""
+    solo = Solo(AssignsInt())
+    solo.deliver(("k", "5", 1), ("k", "none", 2))
+    solo.commit_all()
+    failed = solo.take(HookFailed)[-1]
+    assert "ValueEncodeError: computation 'solo', state carries int, not None: use `del ctx.state`" in failed.message
+    assert failed.kind.permanent
+    assert failed.kind.place.startswith("test_mistyped.py:"), "the line that assigned it"
+    cell = solo.state.cells.get(b"k")
+    assert cell is not None
+    assert msgspec.msgpack.decode(cell.encoded) == 5
+
+
+@pytest.mark.parametrize("computation", [AssignsOptional, AssignsAny])
+def test_none_of_a_type_that_allows_it_is_no_state(computation: type[mw.Computation[Any, Any]]) -> None:
+    solo = Solo(computation())
+    for number, what in enumerate(("5", "none")):
+        solo.deliver(("k", what, number))
+        solo.commit_all()
+    assert not solo.take(HookFailed)
+    assert dict(decode_entry(solo.entries[-1], "entry").states) == {b"k": b""}
+
+
 def test_a_state_that_a_hook_only_reads_is_not_decoded_again() -> None:
     decoded = []
 

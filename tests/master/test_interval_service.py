@@ -213,6 +213,7 @@ async def test_a_split_by_load_that_a_hot_key_forbids_names_the_key(cluster: Clu
         await cluster.client.split_interval(named(before.journal))
     assert (caught.value.code, caught.value.reason) == (FailureCode.FAILED_PRECONDITION, "HOT_KEY")
     assert "key '!hot' alone has 93% of it" in caught.value.message
+    assert "give a key to split at (`--at KEY`)" in caught.value.remedy
 
 
 async def test_a_repeated_split_by_load_is_the_same_split(cluster: Cluster) -> None:

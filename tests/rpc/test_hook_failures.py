@@ -37,6 +37,15 @@ def test_a_long_message_is_shown_whole() -> None:
     assert "x" * 900 in failure_text(changed(message="x" * 900), SINCE)
 
 
+def test_code_in_a_message_keeps_its_lines() -> None:
+    """The remedy of TooLargeError shows a loop, which one line made unreadable."""
+    text = failure_text(changed(message="too\nlarge, for example\n    for a in b:\n        c(a)"), SINCE)
+    assert text.startswith(
+        "process_record of key 'cat' raises ValueError: too large, for example\n    for a in b:\n        c(a)\n"
+        " (a.py:3 in f), since"
+    )
+
+
 def test_a_blocked_key_is_shown_as_one_sentence() -> None:
     assert failure_text(FAILURE, SINCE + 6_000_000) == (
         "process_record of key 'cat' raises ValueError: no cats (a.py:3 in f), since 2023-11-14T22:13:20Z "

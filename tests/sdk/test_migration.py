@@ -63,6 +63,13 @@ def test_a_state_of_an_earlier_version_is_migrated_when_it_is_read() -> None:
         new.decode(third.encode(New(1)))
 
 
+def test_migrate_that_returns_nothing_does_not_wipe_the_state() -> None:
+    stored = codec(Old).encode(Old(7))
+    with pytest.raises(mw.MillwheelError, match="migrate returned None for a state of version 1, and not New"):
+        codec(New, state_version=2, migrate=lambda self, stored: None).decode(stored)
+    assert codec(New | None, state_version=2, migrate=lambda self, stored: None).decode(stored) is None
+
+
 @given(st.binary(max_size=8), st.sampled_from([1, 2, 127, 128, 255, 256, 70_000]))
 def test_any_bytes_are_told_from_an_envelope(data: bytes, version: int) -> None:
     first = codec(bytes)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +14,16 @@ import pytest
 import millwheel as mw
 
 T = TypeVar("T")
+
+
+def _plainly(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that forgets asynchronous hooks."""
+
+    @functools.wraps(hook)
+    def call(*arguments: Any) -> Any:
+        return hook(*arguments)
+
+    return call
 
 
 class Query(msgspec.Struct):
@@ -71,6 +82,11 @@ class Misspelt(mw.Computation["Quary", None]):  # type: ignore[name-defined]
 class Yielding(mw.Computation[Query, None]):
     def process_record(self, ctx: Any, record: Any) -> Iterator[str]:  # type: ignore[override]
         yield "lost"
+
+
+class Bare(mw.Computation[Query, None]):
+    @_plainly
+    async def process_record(self, ctx: Any, record: Any) -> None: ...
 
 
 class WrongHook(mw.Computation[Query, None]):
@@ -146,6 +162,11 @@ MISTAKES: dict[str, tuple[Callable[[mw.Topology], object], str]] = {
         lambda t: _add(t, Yielding),
         "computation 'yielding': process_record is a generator, whose body would never run: use ctx.produce(...) "
         "instead of yield",
+    ),
+    "decorator": (
+        lambda t: _add(t, Bare),
+        "computation 'bare': process_record is `async def` under a decorator that is not, so nothing would await it: "
+        "make the decorator's function `async def` too, and `await` the hook in it",
     ),
     "signature": (
         lambda t: _add(t, WrongHook),

@@ -121,6 +121,24 @@ def test_what_the_policy_deals_with_is_not_raised(policy: mw.FailurePolicy) -> N
     assert bool(harness.stopped("fragile")) == (policy.action.name == "STOP")
 
 
+class Forgetful(mw.Computation[str, int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[str]) -> Any:
+        return asyncio.sleep(1)
+
+
+class AsyncForgetful(mw.Computation[str, int]):
+    async def process_record(self, ctx: mw.Context[int], record: mw.Record[str]) -> Any:
+        return asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("computation", [Forgetful, AsyncForgetful])
+def test_a_hook_that_returns_an_awaitable_is_a_failure(computation: Any) -> None:
+    harness = harness_of(computation)
+    with pytest.raises(mw.UsageError, match=f"{computation.__name__}.process_record returned coroutine"):
+        harness.send("words", "a", AT)
+    harness.close()
+
+
 @pytest.mark.parametrize("wrong", [lambda: SystemExit(3), asyncio.CancelledError])
 @pytest.mark.parametrize("computation", [Fragile, AsyncFragile])
 def test_what_would_end_the_test_run_is_raised_as_a_failure(
@@ -147,6 +165,74 @@ def test_a_batch_of_which_one_value_is_wrong_is_not_sent_at_all() -> None:
     with pytest.raises(mw.ValueEncodeError, match="stream 'words' carries str, not int"):
         harness.send_all("words", [("a", AT), (1, AT)])
     assert harness.state("fragile", "a") is None
+
+
+def test_finish_raises_what_still_fails() -> None:
+    """It returned as if all were well, where the failure had been raised by the call before."""
+    wrong = True
+
+    class Transient(mw.Computation[str, int]):
+        def process_record(self, ctx: mw.Context[int], record: mw.Record[str]) -> None:
+            if wrong:
+                raise ConnectionError(f"not now, {record.value}")
+            ctx.state += 1
+
+    harness = harness_of(Transient, on_failure=mw.retry(initial=mw.seconds(1)))
+    with pytest.raises(ConnectionError):
+        harness.send_all("words", [("a", AT), ("b", AT)])
+    for _ in range(2):
+        with pytest.raises(ConnectionError, match="not now, a") as raised:
+            harness.finish()
+        assert ["key 'a'" in one for one in raised.value.__notes__].count(True) == 1
+        assert raised.value.__notes__[-1].startswith("2 keys wait for the next attempt: after advance_clock(...)")
+    wrong = False
+    harness.advance_clock(mw.seconds(1))
+    harness.finish()
+    assert harness.state("fragile", "a") == 1
+
+
+def test_finish_leaves_to_a_policy_what_it_deals_with() -> None:
+    harness = harness_of(on_failure=mw.dead_letter(after=2, initial=mw.seconds(1)))
+    harness.send("words", "bad record a", AT)
+    harness.finish()
+
+
+def test_nothing_is_sent_after_finish() -> None:
+    harness = harness_of()
+    harness.finish()
+    with pytest.raises(mw.UsageError, match=r"stream 'words' has finished.*send before finish\(\)"):
+        harness.send("words", "a", AT)
+    harness.finish()
+
+
+@pytest.mark.parametrize("by", [-1, 0.5])
+def test_the_clock_goes_forward(by: Any) -> None:
+    harness = harness_of()
+    now = harness.now
+    with pytest.raises(mw.UsageError, match=f"the clock goes forward, .* not by {by}"):
+        harness.advance_clock(by)
+    assert harness.now == now
+    harness.advance_clock(mw.Duration(0))
+
+
+def test_keys_are_what_extractors_give() -> None:
+    class Alarm(mw.Computation[int, int]):
+        def process_record(self, ctx: mw.Context[int], record: mw.Record[int]) -> None:
+            ctx.state += 1
+            ctx.set_timer(mw.Timestamp(5), "t")
+
+        def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None: ...
+
+    topology = mw.Topology("numbers")
+    topology.source("in", int)
+    topology.add(Alarm, inputs={"in": mw.key(lambda value: value)})
+    harness = TopologyHarness(topology)
+    harness.send("in", 7, AT)
+    for key in (7, "7"):
+        assert harness.state("alarm", key) == 1
+        assert harness.timers("alarm", key) == {("t", False): 5}
+    with pytest.raises(mw.UsageError, match="got float"):
+        harness.state("alarm", 7.0)  # type: ignore[arg-type]
 
 
 def test_names_that_do_not_exist_are_refused_with_the_nearest() -> None:

@@ -461,12 +461,17 @@ async def test_asynchronous_hooks_report_how_they_ended() -> None:
     async def badly() -> None:
         raise ValueError("no")
 
+    async def half() -> object:
+        return asyncio.sleep(0)
+
     rig = Rig()
     await rig.perform(AsyncHook(1, well()))
     await rig.perform(AsyncHook(2, badly()))
+    await rig.perform(AsyncHook(3, half()))
     ended = {event.hook: event.error for event in rig.core.of(HookFinished)}
     assert ended[1] is None
     assert isinstance(ended[2], ValueError)
+    assert "half returned coroutine, and a hook returns None: nothing awaits it" in str(ended[3])
 
 
 async def test_a_hook_that_is_cancelled_before_it_begins_is_no_fault_of_its_author() -> None:

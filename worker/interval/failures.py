@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
-from asyncio import CancelledError
+from asyncio import CancelledError, Future
 from enum import Enum
 from typing import Any, Final
 
 from millwheel.core.time import Timestamp, format_timestamp
 from millwheel.sdk.context import Context, Production
 from millwheel.sdk.dead_letters import DeadLetter
+from millwheel.sdk.errors import UsageError
 from millwheel.sdk.options import FailureAction, FailurePolicy
+from millwheel.sdk.typeinfo import type_name
 from millwheel.worker.interval.failing_keys import ErrorKinds, KeyFailure
 from millwheel.worker.interval.intake import Item, ParkedKey
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed
 
-__all__ = ["HOOK_ERRORS", "Decision", "Failures"]
+__all__ = ["HOOK_ERRORS", "Decision", "Failures", "refuse_result"]
 
 HOOK_ERRORS: Final = (Exception, CancelledError, SystemExit)
 """What a hook may raise without taking down more than its own work. Of what is no Exception, too: to ask a future that
@@ -25,6 +28,21 @@ was cancelled, or to call some program's main function, is a mistake like others
 _ERROR_CHARACTERS: Final = 2_000
 _TRACEBACK_CHARACTERS: Final = 8_000
 """With the key they fit what MAX_DELIVERED_BYTES leaves beside the largest record."""
+
+
+def refuse_result(hook: str, result: object) -> None:
+    """Raise the UsageError for ``hook``, which returned ``result`` and not None: what it stands for would be lost.
+
+    A coroutine is closed and a future cancelled, so neither uses the context later.
+    """
+    remedy = "produce records by ctx.produce(stream, value), and return nothing"
+    if inspect.isawaitable(result):
+        remedy = "nothing awaits it: make the hook, and each decorator around it, `async def`, and `await` it there"
+        if inspect.iscoroutine(result):
+            result.close()
+        elif isinstance(result, Future):
+            result.cancel()
+    raise UsageError(f"{hook} returned {type_name(type(result))}, and a hook returns None: {remedy}")
 
 
 class Decision(Enum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,7 +23,7 @@ class Firing:
         self.runner = runner
         self.state = runner.state
         self.failed: Callable[[bytes, TimerItem, BaseException], None]
-        self.start_hook: Callable[[bytes, Context[Any], TimerItem, Any], None]
+        self.returned: Callable[[bytes, Context[Any], TimerItem, Any], None]
 
     def run_due(self, wall: bool, upto: int) -> None:
         """Fire what is due by ``upto`` in one domain, up to the batch's bounds.
@@ -196,8 +195,8 @@ class Firing:
         except HOOK_ERRORS as error:
             self.failed(key, timer, error)
             return True
-        if inspect.iscoroutine(outcome):
-            self.start_hook(key, context, timer, outcome)
+        if outcome is not None:
+            self.returned(key, context, timer, outcome)
         else:
             batch.fired.setdefault(key, []).append(timer)
         return True

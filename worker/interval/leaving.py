@@ -38,7 +38,9 @@ class _Nothing(Computation[Any, None]):
 
 
 def _program(name: str, options: ComputationOptions) -> CompiledComputation:
-    codec = StateCodec("None", new=lambda: None, encode=bytes, check=None, default=None, decode=lambda encoded: None)
+    codec = StateCodec(
+        "None", new=lambda: None, encode=bytes, check=None, default=None, decode=lambda encoded: None, takes_none=True
+    )
     return CompiledComputation(
         name=name,
         computation=_Nothing(),

@@ -17,7 +17,7 @@ from millwheel.sdk.context import UNSET, Context
 from millwheel.sdk.errors import StateDamagedError
 from millwheel.sdk.model import Record
 from millwheel.sdk.options import LateAction
-from millwheel.worker.interval.failures import HOOK_ERRORS, Decision, Failures
+from millwheel.worker.interval.failures import HOOK_ERRORS, Decision, Failures, refuse_result
 from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.intake import Item, ParkedKey, Receipt, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.runner import Runner
@@ -53,11 +53,11 @@ class Parking:
         program = self.state.program
         self._one_by_one = program.record_is_async or program.timer_is_async
         runner.failed = lambda key, receipt, index, error: self.failed(key, (receipt, index), error)
-        runner.start_hook = lambda key, context, receipt, index, coroutine: self._start_hook(
-            key, context, (receipt, index), coroutine
+        runner.returned = lambda key, context, receipt, index, result: self._returned(
+            key, context, (receipt, index), result
         )
         firing.failed = self.failed
-        firing.start_hook = self._start_hook
+        firing.returned = self._returned
 
     # Failures.
 
@@ -190,8 +190,8 @@ class Parking:
             self.failed(key, (receipt, index), error)
             return
         state.meter.ran_records(1, began, key)
-        if program.record_is_async:
-            self._start_hook(key, context, (receipt, index), outcome)
+        if outcome is not None:
+            self._returned(key, context, (receipt, index), outcome)
         else:
             self._consume(key, (receipt, index))
 
@@ -225,6 +225,18 @@ class Parking:
         # Alone, so that the attempts of one piece of work are counted until it is done.
         parked.alone = max(parked.alone, 1)
         self._decide(key, parked, item, StateDamagedError(why))
+
+    def _returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:
+        """A hook returned something: what is to be awaited, if it is ``async def``; else a mistake."""
+        program, is_record = self.state.program, len(item) == 2
+        if program.record_is_async if is_record else program.timer_is_async:
+            self._start_hook(key, context, item, result)
+            return
+        hook = "process_record" if is_record else "process_timer"
+        try:
+            refuse_result(f"{type(program.computation).__name__}.{hook}", result)
+        except HOOK_ERRORS as error:
+            self.failed(key, item, error)
 
     def _start_hook(self, key: bytes, context: Context[Any], item: Item, coroutine: Any) -> None:
         """User code waits for something: the key is parked, and its context out of the batch, until it ends."""

@@ -67,7 +67,7 @@ class Runner:
         self.to_read: list[bytes] = []
         """Keys whose rows must be read before they can run."""
         self.failed: Callable[[bytes, Receipt, int, BaseException], None]
-        self.start_hook: Callable[[bytes, Context[Any], Receipt, int, Any], None]
+        self.returned: Callable[[bytes, Context[Any], Receipt, int, Any], None]
 
     def full(self) -> bool:
         """Whether nothing more may be run: the batch is at a bound, or as many asynchronous hooks run as may."""
@@ -209,12 +209,12 @@ class Runner:
             except HOOK_ERRORS as error:
                 self.failed(key, receipt, index, error)
                 continue
-            if is_async:
-                self.start_hook(key, context, receipt, index, outcome)
-            else:
-                consume(index)
-                if scope.produced_bytes > budget:
-                    break
+            if outcome is not None:
+                self.returned(key, context, receipt, index, outcome)
+                continue
+            consume(index)
+            if scope.produced_bytes > budget:
+                break
         ran = len(taken) - operator.length_hint(running)
         meter.ran_records(ran - aside - waits, began, key if ran == 1 else None)
         chunk.cursor += ran

@@ -137,6 +137,7 @@ class IntervalState:
             program.state.decode,
             program.handles_timers,
             self.settings.any_timestamp,
+            "" if program.state.takes_none else program.state.type_name,
         )
         self.inputs = InputWatermark(config.senders)
         self.intake = Intake()

@@ -29,6 +29,7 @@ from millwheel.store.contract import (
     StoreError,
     StoreUnavailableError,
 )
+from millwheel.worker.interval.failures import refuse_result
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -462,7 +463,9 @@ class CoreHost:
     async def _run_hook(self, hook: AsyncHook) -> None:
         error: BaseException | None = None
         try:
-            await hook.coroutine
+            result = await hook.coroutine
+            if result is not None:
+                refuse_result(getattr(hook.coroutine, "__qualname__", "a hook"), result)
         except asyncio.CancelledError:
             if self._closed:
                 raise

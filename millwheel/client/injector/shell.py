@@ -457,6 +457,8 @@ class Injector:
         """
         self._session.check()
         self._check_publishes()
+        if not isinstance(watermark, int):
+            raise UsageError(f"the watermark is a whole number of microseconds, not {watermark!r}")
         self._check_times((watermark,), "the watermark")
         if self._session.asleep:
             await self._session.wake()
