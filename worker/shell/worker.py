@@ -159,7 +159,12 @@ class Worker:
         self._displaced = ""
         """Where another process is that has this one's name, when that was last looked at."""
         self._registration = Registration(
-            coordinator, settings.worker_id, settings.address, settings.lease, self._drop_all
+            coordinator,
+            settings.worker_id,
+            settings.address,
+            settings.lease,
+            self._drop_all,
+            self.hooks.slowest_since,
         )
 
     # Life.
