@@ -89,5 +89,10 @@ def plain_hooks(hooks: Iterable[wire.HookTime]) -> list[Plain]:
 
 def hook_cells(one: wire.HookTime) -> list[object]:
     """A hook's row, under HOOK_COLUMNS."""
-    mean = f"{one.seconds / one.calls * 1e6:,.1f} us" if one.calls else ""
+    mean = _shown_mean(one.seconds / one.calls) if one.calls else ""
     return [one.hook, f"{one.calls:,}", format_duration(seconds(one.seconds)), mean, f"{one.failures:,}", one.blocked]
+
+
+def _shown_mean(mean: float) -> str:
+    """Seconds of a call, which may be some microseconds."""
+    return f"{mean * 1e6:.1f} us" if mean < 0.001 else format_duration(seconds(mean))

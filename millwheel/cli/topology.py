@@ -23,7 +23,6 @@ from millwheel.cli.records import describe_topology, state_name, summarize_topol
 from millwheel.client.control import ControlClient
 from millwheel.rpc.channel import DEFAULT_DEADLINE
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.hook_failures import merged_hooks
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2, interval_pb2
 from millwheel.rpc.v1 import control_pb2 as control
@@ -206,7 +205,10 @@ def describe(
     """Show a topology: its computations, their intervals and owners, its streams."""
     found, intervals, failing = asyncio.run(_looked_at(name, address, timeout))
     described = describe_topology(found)
-    hooks, by_name = _hooks_by_computation(intervals), {fails.computation: fails for fails in failing}
+    hooks: dict[str, list[inspection.HookTime]] = {}
+    for hook in found.hooks:
+        hooks.setdefault(hook.computation, []).append(hook.time)
+    by_name = {fails.computation: fails for fails in failing}
     for one in cast("list[dict[str, Any]]", described["computations"]):
         one["hooks"] = plain_hooks(hooks.get(one["name"], []))
         fails = by_name.get(one["name"])
@@ -335,16 +337,6 @@ async def _looked_at(
     """A topology, with its intervals' loads and what its hooks raise."""
     async with ControlClient(address, deadline=timeout) as client:
         return await client.get_topology(name), await client.list_intervals(name), await client.hook_failures(name)
-
-
-def _hooks_by_computation(
-    intervals: Sequence[interval_pb2.IntervalStatus],
-) -> dict[str, list[inspection.HookTime]]:
-    """Over the intervals of each computation."""
-    times: dict[str, list[inspection.HookTime]] = {}
-    for one in intervals:
-        times.setdefault(one.computation, []).extend(one.load.hooks)
-    return {computation: merged_hooks(parts) for computation, parts in times.items()}
 
 
 def _print_record(record: catalog.TopologyRecord, output: OutputFormat) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from millwheel.rpc.v1 import inspection_pb2 as wire
-from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.interval.failing_keys import KeyFailure
 from millwheel.worker.interval.intake import Wait
 
-__all__ = ["failures_of", "hooks_of", "key_failure", "waits_of"]
+__all__ = ["failures_of", "hook_time", "hooks_of", "key_failure", "waits_of"]
 
 _SHOWN_KEYS: Final = 3
 """Failing keys of one interval that are shown: the oldest."""
@@ -64,6 +64,11 @@ def hooks_of(core: IntervalCore) -> Iterator[wire.HookTime]:
     """The times of those hooks that were called or failed."""
     for hook, time in (("process_record", core.meter.records), ("process_timer", core.meter.timers)):
         if time.calls or time.failures:
-            yield wire.HookTime(
-                hook=hook, calls=time.calls, seconds=time.seconds, failures=time.failures, blocked=time.blocked
-            )
+            yield hook_time(hook, time)
+
+
+def hook_time(hook: str, time: HookTime) -> wire.HookTime:
+    """The totals of one hook."""
+    return wire.HookTime(
+        hook=hook, calls=time.calls, seconds=time.seconds, failures=time.failures, blocked=time.blocked
+    )

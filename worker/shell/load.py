@@ -13,9 +13,10 @@ from typing import Final, Protocol
 import psutil
 
 from millwheel.rpc.v1 import inspection_pb2 as wire
-from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.log import LogCore
-from millwheel.worker.shell.hook_status import failures_of, hooks_of
+from millwheel.worker.shell.hook_status import failures_of, hook_time, hooks_of
+from millwheel.worker.shell.tallies import HookPlace
 
 __all__ = ["LoadMeter", "Metered", "memory_limit"]
 
@@ -75,10 +76,13 @@ class LoadMeter:
         intervals: Callable[[], Iterable[Metered]],
         clock: Callable[[], float] = time.monotonic,
         damaged: Callable[[], Mapping[tuple[str, int], Damaged]] = dict,
+        hooks: Callable[[], Mapping[HookPlace, HookTime]] = dict,
     ) -> None:
-        """``damaged``: by journal and sequencer, intervals that stand still for what is stored of them is damaged."""
+        """``damaged``: by journal and sequencer, intervals that stand still for what is stored of them is damaged;
+        ``hooks``: what hooks took since the process began."""
         self._intervals = intervals
         self._damaged = damaged
+        self._hooks = hooks
         self._clock = clock
         self._process = psutil.Process()
         self._limit = memory_limit()
@@ -117,6 +121,9 @@ class LoadMeter:
                 quarantined=True,
                 damage=at_rest.why,
             )
+        for (topology, computation, hook), total in sorted(self._hooks().items(), key=lambda item: item[0]):
+            if total.calls or total.failures:
+                response.hooks.add(topology=topology, computation=computation, time=hook_time(hook, total))
         return response
 
     def _cpu_seconds(self) -> float:

@@ -174,7 +174,7 @@ class Worker:
         preparer = RecordPreparer(self.catalog, self.programs)
         add_DeliveryServiceServicer_to_server(DeliveryService(self.find, preparer.prepare), server)
         add_SubscriptionServiceServicer_to_server(self.logs, server)
-        load = LoadMeter(self._metered, damaged=lambda: self.quarantined).load
+        load = LoadMeter(self._metered, damaged=lambda: self.quarantined, hooks=self.tallies.hooks).load
         inspection = InspectionService(self._journal_of_key, self.core_of, self._absence, self.store, load)
         add_InspectionServiceServicer_to_server(inspection, server)
         handover = HandoverService(self._find_owned, self.store, self._ahead, self._load_code)

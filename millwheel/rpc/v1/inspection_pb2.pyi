@@ -402,6 +402,7 @@ class GetWorkerLoadResponse(_message.Message):
     RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     INTERVALS_FIELD_NUMBER: _builtins.int
+    HOOKS_FIELD_NUMBER: _builtins.int
     cpu: _builtins.float
     """Of one core, over the last seconds: 1 is a whole core."""
     resident_bytes: _builtins.int
@@ -409,6 +410,10 @@ class GetWorkerLoadResponse(_message.Message):
     """What the machine (or its cgroup) has in all."""
     @_builtins.property
     def intervals(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalLoad]: ...
+    @_builtins.property
+    def hooks(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComputationHook]:
+        """What hooks took in this process since it began, also for intervals that have left it."""
+
     def __init__(
         self,
         *,
@@ -416,14 +421,43 @@ class GetWorkerLoadResponse(_message.Message):
         resident_bytes: _builtins.int = ...,
         memory_limit_bytes: _builtins.int = ...,
         intervals: _abc.Iterable[Global___IntervalLoad] | None = ...,
+        hooks: _abc.Iterable[Global___ComputationHook] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu", "intervals", b"intervals", "memory_limit_bytes", b"memory_limit_bytes", "resident_bytes", b"resident_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu", "hooks", b"hooks", "intervals", b"intervals", "memory_limit_bytes", b"memory_limit_bytes", "resident_bytes", b"resident_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetWorkerLoadResponse: _TypeAlias = GetWorkerLoadResponse  # noqa: Y015
+
+@_typing.final
+class ComputationHook(_message.Message):
+    """A hook's totals over several intervals of a computation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    COMPUTATION_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    topology: _builtins.str
+    computation: _builtins.str
+    @_builtins.property
+    def time(self) -> Global___HookTime: ...
+    def __init__(
+        self,
+        *,
+        topology: _builtins.str = ...,
+        computation: _builtins.str = ...,
+        time: Global___HookTime | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "time", b"time", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ComputationHook: _TypeAlias = ComputationHook  # noqa: Y015
 
 @_typing.final
 class IntervalLoad(_message.Message):
