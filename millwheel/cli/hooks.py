@@ -57,6 +57,18 @@ def plain_failures(failures: wire.HookFailures) -> dict[str, Plain]:
         "blocked_keys": failures.blocked_keys,
         "oldest": [plain_failure(one) for one in failures.oldest],
         "last": plain_failure(failures.last) if failures.HasField("last") else None,
+        "awaited": [_plain_awaited(one) for one in failures.awaited],
+    }
+
+
+def _plain_awaited(awaited: wire.AwaitedHook) -> dict[str, Plain]:
+    """An asynchronous hook that does not end."""
+    return {
+        "key": awaited.key.decode("utf-8", "backslashreplace"),
+        "hook": awaited.hook,
+        "work": awaited.work,
+        "since": format_timestamp(Timestamp(awaited.since_us)),
+        "since_us": awaited.since_us,
     }
 
 

@@ -14,7 +14,7 @@ import typer
 from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.failing import ExitCode
 from millwheel.cli.graph import to_dot, to_mermaid, to_text
-from millwheel.cli.hooks import HOOK_COLUMNS, hook_cells, plain_computation, plain_hooks
+from millwheel.cli.hooks import HOOK_COLUMNS, hook_cells, plain_computation, plain_hooks, wall_now
 from millwheel.cli.loading import load
 from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE, Address, Output, Patience, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
@@ -23,6 +23,7 @@ from millwheel.cli.records import describe_topology, state_name, summarize_topol
 from millwheel.client.control import ControlClient
 from millwheel.rpc.channel import DEFAULT_DEADLINE
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.hook_failures import heading
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2, interval_pb2
 from millwheel.rpc.v1 import control_pb2 as control
@@ -218,7 +219,11 @@ def describe(
     if output is not OutputFormat.TABLE:
         print_plain(described, output)
         return
-    _print_described(cast("dict[str, Any]", described), hooks, [one.text for one in failing])
+    _print_described(
+        cast("dict[str, Any]", described),
+        hooks,
+        [f"{heading(one.failures, one.stopped, wall_now())}: {one.text}" for one in failing],
+    )
 
 
 @app.command()
@@ -364,7 +369,7 @@ def _print_described(
     for waiting in described["waiting_for"]:
         print(f"waiting for {waiting}")
     for text in failing:
-        print(f"FAILING: {text}")
+        print(text)
     rows = [
         (one["name"], interval["keys"], interval["owner"] or "nobody", interval["sequencer"], interval["journal"])
         for one in described["computations"]

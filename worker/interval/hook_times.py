@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["HookMeter", "HookTime", "SlowBatch"]
+__all__ = ["AwaitedHook", "HookMeter", "HookTime", "SlowBatch"]
 
 
 @dataclass(slots=True)
@@ -42,6 +42,17 @@ class SlowBatch:
     calls: int
     seconds: float
     key: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedHook:
+    """An asynchronous hook that has not ended. ``since``: the wall time when it began, in microseconds."""
+
+    key: bytes
+    hook: str
+    work: str
+    """What the hook runs for: "record of stream 'in' at …", or "timer 't' at …"."""
+    since: int
 
 
 class HookMeter:

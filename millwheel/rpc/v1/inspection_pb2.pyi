@@ -171,7 +171,7 @@ Global___KeyFailure: _TypeAlias = KeyFailure  # noqa: Y015
 
 @_typing.final
 class HookFailures(_message.Message):
-    """What hooks of an interval raised since its present owner took over."""
+    """What hooks of an interval raised since its present owner took over, and for which ones it waits."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -179,6 +179,7 @@ class HookFailures(_message.Message):
     BLOCKED_KEYS_FIELD_NUMBER: _builtins.int
     OLDEST_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
+    AWAITED_FIELD_NUMBER: _builtins.int
     attempts: _builtins.int
     """Attempts that failed."""
     blocked_keys: _builtins.int
@@ -191,6 +192,10 @@ class HookFailures(_message.Message):
     def last(self) -> Global___KeyFailure:
         """The newest failure, whether or not its key is still blocked. Absent if nothing has failed."""
 
+    @_builtins.property
+    def awaited(self) -> _containers.RepeatedCompositeFieldContainer[Global___AwaitedHook]:
+        """Asynchronous hooks that have not ended for long: some of them, those first that wait longest."""
+
     def __init__(
         self,
         *,
@@ -198,14 +203,48 @@ class HookFailures(_message.Message):
         blocked_keys: _builtins.int = ...,
         oldest: _abc.Iterable[Global___KeyFailure] | None = ...,
         last: Global___KeyFailure | None = ...,
+        awaited: _abc.Iterable[Global___AwaitedHook] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last", b"last"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "blocked_keys", b"blocked_keys", "last", b"last", "oldest", b"oldest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "awaited", b"awaited", "blocked_keys", b"blocked_keys", "last", b"last", "oldest", b"oldest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HookFailures: _TypeAlias = HookFailures  # noqa: Y015
+
+@_typing.final
+class AwaitedHook(_message.Message):
+    """An asynchronous hook that has not ended. Its key is blocked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    HOOK_FIELD_NUMBER: _builtins.int
+    WORK_FIELD_NUMBER: _builtins.int
+    SINCE_US_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    hook: _builtins.str
+    """process_record or process_timer."""
+    work: _builtins.str
+    """The record or timer that the hook runs for, in words."""
+    since_us: _builtins.int
+    """The wall time when it began."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+        hook: _builtins.str = ...,
+        work: _builtins.str = ...,
+        since_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hook", b"hook", "key", b"key", "since_us", b"since_us", "work", b"work"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitedHook: _TypeAlias = AwaitedHook  # noqa: Y015
 
 @_typing.final
 class HookTime(_message.Message):
