@@ -522,6 +522,7 @@ class IntervalLoad(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     HOOKS_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    SLOW_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
     journal: _builtins.str
     sequencer: _builtins.int
@@ -543,6 +544,8 @@ class IntervalLoad(_message.Message):
     stopped: _builtins.str
     """Set while the computation stands still by its failure policy."""
     dead_letters: _builtins.int
+    slow: _builtins.float
+    """Of busy, what went into slow calls of hooks, which kept the event loop for worker.slow_hook_seconds and more."""
     @_builtins.property
     def sample(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyLoad]:
         """A sample of the keys that cost most, with their share of the interval's records (0 to 1), in the keys' order:
@@ -574,10 +577,11 @@ class IntervalLoad(_message.Message):
         failures: Global___HookFailures | None = ...,
         hooks: _abc.Iterable[Global___HookTime] | None = ...,
         dead_letters: _builtins.int = ...,
+        slow: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "computation", b"computation", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "failures", b"failures", "hooks", b"hooks", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "stopped", b"stopped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "computation", b"computation", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "failures", b"failures", "hooks", b"hooks", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "slow", b"slow", "stopped", b"stopped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
