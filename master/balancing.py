@@ -28,6 +28,9 @@ __all__ = ["BalanceSettings", "Balancer", "HotKey", "IntervalView", "View", "Wor
 
 _COOL_DOWN: Final = seconds(30)
 _COLD_FOR: Final = minutes(5)
+_FEWEST_HOT_RECORDS: Final = 2.0
+"""Records a second of a key that is called hot: twenty in the ten seconds that a rate is taken over. The shares of
+fewer are chance, and what costs half a second for each record is a slow hook."""
 _WORTH_MOVING: Final = 0.005
 """Cores; less is not worth the moment for which a move keeps records waiting."""
 
@@ -87,7 +90,8 @@ class WorkerView:
 class IntervalView:
     """One interval. ``code`` None: a stream's log. ``told``: its present owner has told of it.
 
-    ``cost`` weighs work and memory, ``busy`` is the work alone. ``by_operator``: an operator's split made it.
+    ``cost`` weighs work and memory, ``busy`` is the work alone; ``slow`` is the part of it in slow calls of hooks, with
+    ``records`` a second. ``by_operator``: an operator's split made it.
     """
 
     journal: str
@@ -98,6 +102,8 @@ class IntervalView:
     code: str | None
     cost: float
     busy: float = 0.0
+    slow: float = 0.0
+    records: float = 0.0
     cached_bytes: int = 0
     count: int = 0
     sample: tuple[wire.KeyLoad, ...] = ()
@@ -296,15 +302,18 @@ class Balancer:
         return interval.cached_bytes >= limits.split_bytes or interval.count >= limits.split_keys
 
     def _hot_keys(self, view: View) -> Iterator[HotKey]:
+        """A hook that blocks the loop for seconds makes no key hot: its seconds are none of the records' own load."""
         for interval in view.intervals:
-            if interval.code is None or not self._is_busy(interval):
+            own = max(0.0, interval.busy - interval.slow)
+            if interval.code is None or own < self._settings.split_busy:
                 continue
             division = divide(interval.keys, interval.sample)
             if division is not None and division.smaller >= self._settings.smallest_side:
                 continue
             for one in interval.sample:
-                busy = one.share * interval.busy
-                if busy >= self._settings.split_busy / 2 and one.key in interval.keys:
+                busy, records = one.share * own, one.share * interval.records
+                often = records >= _FEWEST_HOT_RECORDS
+                if often and busy >= self._settings.split_busy / 2 and one.key in interval.keys:
                     yield HotKey(interval.incarnation, interval.journal, one.key, one.share, busy)
 
     def _balance(self, round_: _Round) -> None:

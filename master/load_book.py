@@ -9,6 +9,7 @@ from typing import Final
 from millwheel.core.catalog import Catalog
 from millwheel.core.keys import KeyInterval
 from millwheel.core.time import Duration, Timestamp
+from millwheel.rpc.hook_failures import merged_hooks
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
@@ -63,6 +64,12 @@ class LoadBook:
         base = max(load.cpu - sum(one.busy for one in load.intervals), 0.0)
         known = self.workers.get(worker)
         self.workers[worker] = WorkerTold(load, now, _smoothed(known.base if known else None, base))
+
+    def hooks(self, topology: str) -> dict[str, list[wire.HookTime]]:
+        """By computation of a topology, what its hooks took in all processes that run now, since each began."""
+        told = [one for worker in self.workers.values() for one in worker.load.hooks if one.topology == topology]
+        names = sorted({one.computation for one in told})
+        return {name: merged_hooks(one.time for one in told if one.computation == name) for name in names}
 
     def forget_gone(self, known: Catalog) -> None:
         """Forget workers that are gone, and intervals that nothing has or names any more."""

@@ -50,6 +50,8 @@ def _interval(incarnation: str, code: str | None, interval: catalog.IntervalReco
         code=code,
         cost=book.cost(interval),
         busy=0.0 if load is None else load.busy,
+        slow=0.0 if load is None else load.slow,
+        records=0.0 if load is None else load.records_per_second,
         cached_bytes=0 if load is None else load.cached_bytes,
         count=0 if load is None else load.keys,
         sample=() if load is None else tuple(load.sample),

@@ -20,6 +20,7 @@ from millwheel.master.plans import refuse_unknown_stream, refuse_unknown_topolog
 from millwheel.master.shell import MasterShell, steady_clock
 from millwheel.master.views import names_of
 from millwheel.rpc.errors import answering
+from millwheel.rpc.hook_failures import AWAITED_PROBLEM
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1 import cluster_pb2_grpc
 from millwheel.store.contract import JournalMissingError, StoreError
@@ -87,7 +88,8 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         response.problems.extend(_problems(response, bool(known.topologies)))
         response.problems.extend(_damages(known, self._shell.book))
         with suppress(DamagedValueError):
-            response.problems.extend(one.text for one in hook_failures(known, self._shell.book, _wall_now()))
+            failing = hook_failures(known, self._shell.book, _wall_now(), awaited_for=AWAITED_PROBLEM)
+            response.problems.extend(one.text for one in failing)
         return response
 
     def _workers(self, known: Catalog) -> Iterator[wire.WorkerHealth]:

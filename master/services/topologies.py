@@ -26,6 +26,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import control_pb2_grpc
+from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["TopologyServicer"]
@@ -167,6 +168,11 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
             interval_maps=_maps(term.catalog, [*incarnations_of(record), *(log.incarnation for log in logs)]),
             logs=logs,
             waiting_for=term.core.waiting_for(request.name),
+            hooks=[
+                inspection.ComputationHook(topology=request.name, computation=computation, time=time)
+                for computation, times in self._shell.book.hooks(request.name).items()
+                for time in times
+            ],
         )
 
     async def DrainTopology(

@@ -62,7 +62,7 @@ _SERVICES = (
 _AUTHORITY_JOURNAL = "authority.0"
 _WORKER_ID = "dev"
 _LEASE = 10.0
-"""Seconds; in one process it lapses only if the process stands still for that long."""
+"""Seconds in which the process runs; by the coordinator's :class:`LoopClock` a standstill ends no lease."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,18 @@ def plain_failures(failures: wire.HookFailures) -> dict[str, Plain]:
         "blocked_keys": failures.blocked_keys,
         "oldest": [plain_failure(one) for one in failures.oldest],
         "last": plain_failure(failures.last) if failures.HasField("last") else None,
+        "awaited": [_plain_awaited(one) for one in failures.awaited],
+    }
+
+
+def _plain_awaited(awaited: wire.AwaitedHook) -> dict[str, Plain]:
+    """An asynchronous hook that does not end."""
+    return {
+        "key": awaited.key.decode("utf-8", "backslashreplace"),
+        "hook": awaited.hook,
+        "work": awaited.work,
+        "since": format_timestamp(Timestamp(awaited.since_us)),
+        "since_us": awaited.since_us,
     }
 
 
@@ -89,5 +101,10 @@ def plain_hooks(hooks: Iterable[wire.HookTime]) -> list[Plain]:
 
 def hook_cells(one: wire.HookTime) -> list[object]:
     """A hook's row, under HOOK_COLUMNS."""
-    mean = f"{one.seconds / one.calls * 1e6:,.1f} us" if one.calls else ""
+    mean = _shown_mean(one.seconds / one.calls) if one.calls else ""
     return [one.hook, f"{one.calls:,}", format_duration(seconds(one.seconds)), mean, f"{one.failures:,}", one.blocked]
+
+
+def _shown_mean(mean: float) -> str:
+    """Seconds of a call, which may be some microseconds."""
+    return f"{mean * 1e6:.1f} us" if mean < 0.001 else format_duration(seconds(mean))

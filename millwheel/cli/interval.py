@@ -15,7 +15,7 @@ from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.records import plain_interval
 from millwheel.client.control import ControlClient
 from millwheel.rpc.channel import DEFAULT_DEADLINE
-from millwheel.rpc.hook_failures import blocks, computation_text, failed_lately
+from millwheel.rpc.hook_failures import blocks, computation_text, failed_lately, heading
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import interval_pb2 as wire
@@ -233,7 +233,8 @@ def _row(one: dict[str, Any], owners: inspection.IntervalLoad) -> list[object]:
         notes.append(f"{load['damaged_rows']:,} damaged rows, such as {load['damage']}")
     now = wall_now()
     if blocks(owners.failures, owners.stopped) or failed_lately(owners.failures, now):
-        notes.append("FAILING: " + computation_text(whose, owners.failures, owners.stopped, now))
+        word = heading(owners.failures, owners.stopped, now)
+        notes.append(f"{word}: {computation_text(whose, owners.failures, owners.stopped, now)}")
     if one["parents"]:
         notes.append("starts from " + ", ".join(one["parents"]))
     return [whose, one["keys"], one["owner"] or "nobody", one["journal"], *told, "; ".join(notes)]

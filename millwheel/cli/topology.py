@@ -14,7 +14,7 @@ import typer
 from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.failing import ExitCode
 from millwheel.cli.graph import to_dot, to_mermaid, to_text
-from millwheel.cli.hooks import HOOK_COLUMNS, hook_cells, plain_computation, plain_hooks
+from millwheel.cli.hooks import HOOK_COLUMNS, hook_cells, plain_computation, plain_hooks, wall_now
 from millwheel.cli.loading import load
 from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE, Address, Output, Patience, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
@@ -23,7 +23,7 @@ from millwheel.cli.records import describe_topology, state_name, summarize_topol
 from millwheel.client.control import ControlClient
 from millwheel.rpc.channel import DEFAULT_DEADLINE
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.hook_failures import merged_hooks
+from millwheel.rpc.hook_failures import heading
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2, interval_pb2
 from millwheel.rpc.v1 import control_pb2 as control
@@ -206,7 +206,10 @@ def describe(
     """Show a topology: its computations, their intervals and owners, its streams."""
     found, intervals, failing = asyncio.run(_looked_at(name, address, timeout))
     described = describe_topology(found)
-    hooks, by_name = _hooks_by_computation(intervals), {fails.computation: fails for fails in failing}
+    hooks: dict[str, list[inspection.HookTime]] = {}
+    for hook in found.hooks:
+        hooks.setdefault(hook.computation, []).append(hook.time)
+    by_name = {fails.computation: fails for fails in failing}
     for one in cast("list[dict[str, Any]]", described["computations"]):
         one["hooks"] = plain_hooks(hooks.get(one["name"], []))
         fails = by_name.get(one["name"])
@@ -216,7 +219,11 @@ def describe(
     if output is not OutputFormat.TABLE:
         print_plain(described, output)
         return
-    _print_described(cast("dict[str, Any]", described), hooks, [one.text for one in failing])
+    _print_described(
+        cast("dict[str, Any]", described),
+        hooks,
+        [f"{heading(one.failures, one.stopped, wall_now())}: {one.text}" for one in failing],
+    )
 
 
 @app.command()
@@ -337,16 +344,6 @@ async def _looked_at(
         return await client.get_topology(name), await client.list_intervals(name), await client.hook_failures(name)
 
 
-def _hooks_by_computation(
-    intervals: Sequence[interval_pb2.IntervalStatus],
-) -> dict[str, list[inspection.HookTime]]:
-    """Over the intervals of each computation."""
-    times: dict[str, list[inspection.HookTime]] = {}
-    for one in intervals:
-        times.setdefault(one.computation, []).extend(one.load.hooks)
-    return {computation: merged_hooks(parts) for computation, parts in times.items()}
-
-
 def _print_record(record: catalog.TopologyRecord, output: OutputFormat) -> None:
     if output is OutputFormat.TABLE:
         print(f"topology {record.spec.name} is {state_name(record.state)} (version {record.version})")
@@ -372,7 +369,7 @@ def _print_described(
     for waiting in described["waiting_for"]:
         print(f"waiting for {waiting}")
     for text in failing:
-        print(f"FAILING: {text}")
+        print(text)
     rows = [
         (one["name"], interval["keys"], interval["owner"] or "nobody", interval["sequencer"], interval["journal"])
         for one in described["computations"]

@@ -6,7 +6,6 @@ What differs is whether a transition is made durable first (:meth:`LocalCoordina
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from millwheel.coordination.contract import (
     Put,
     Snapshot,
 )
+from millwheel.coordination.loop_clock import LoopClock
 from millwheel.coordination.state import CoordinatorState, Transition
 
 __all__ = ["LocalCoordinator"]
@@ -35,9 +35,11 @@ class LocalCoordinator:
     """
 
     def __init__(self, state: CoordinatorState, clock: Callable[[], float] | None = None) -> None:
-        """With a ``clock`` of one's own (seconds, steady), no timer runs: see :meth:`expire_leases`."""
+        """With a ``clock`` of one's own (seconds, steady), no timer runs: see :meth:`expire_leases`. Without, leases
+        end by a :class:`LoopClock`: all who hold one are to run on the coordinator's own loop."""
         self._state = state
-        self._clock = time.monotonic if clock is None else clock
+        self._loop_clock = LoopClock()
+        self._clock: Callable[[], float] = self._loop_clock if clock is None else clock
         self._uses_timer = clock is None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -84,6 +86,8 @@ class LocalCoordinator:
     async def grant_lease(self, ttl: float) -> int:
         """See :meth:`Coordinator.grant_lease`."""
         self._check_open()
+        if self._uses_timer:
+            self._loop_clock.start()
         lease = self._state.grant(ttl, self._clock())
         self._set_timer()
         return lease
@@ -106,6 +110,7 @@ class LocalCoordinator:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        self._loop_clock.stop()
         for wake in self._watches:
             wake.set()
         if self._tasks:

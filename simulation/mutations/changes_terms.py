@@ -5,6 +5,7 @@ from __future__ import annotations
 from millwheel.authority import writer
 from millwheel.authority.shell import AuthorityShell
 from millwheel.authority.writer import JournalWriter
+from millwheel.coordination.loop_clock import LoopClock
 from millwheel.master.term import Term
 from simulation.mutations.base import rewriting
 
@@ -104,4 +105,17 @@ rewriting(
     seeds=0,
     test="tests/authority/test_shell.py::test_g3_a_deposed_shard_stops_and_never_broadcasts_7_2",
     why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "standstills-counted",
+    "G8",
+    "a standstill of the whole loop ends no lease of a coordinator within the process",
+    LoopClock.__call__,
+    "min(self._clock() - self._beaten, _MAX_GAP_SECONDS)",
+    "(self._clock() - self._beaten)",
+    seeds=0,
+    test="tests/coordination/test_loop_clock.py"
+    "::test_g8_a_step_longer_than_the_lease_costs_neither_worker_nor_master_theirs_7_1",
+    why="the simulator runs the coordinator by a clock of its own, as a cluster's; the test shows it in seconds",
 )

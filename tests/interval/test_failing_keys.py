@@ -265,3 +265,24 @@ def test_an_asynchronous_hook_counts_once_with_what_it_waits_for() -> None:
         solo.handle(HookFinished(hook.hook, None))
     assert (solo.core.meter.records.calls, solo.core.meter.records.seconds) == (2, 15.0)
     assert solo.take(HooksSlow) == [], "the event loop was free meanwhile"
+
+
+def test_hooks_that_do_not_end_are_shown_the_oldest_first() -> None:
+    solo = Solo(Waiting())
+    solo.deliver(("a", "x", 1))
+    began = solo.now
+    solo.now += 1_000_000
+    solo.deliver(("b", "x", 2), ("c", "x", 3))
+    hooks = solo.take(AsyncHook)
+    for hook in hooks:
+        hook.coroutine.close()
+    first, second, third = (hook.hook for hook in hooks)
+    assert [(one.key, one.since) for one in solo.core.awaited_hooks(began, 9)] == [(b"a", began)]
+    assert [one.key for one in solo.core.awaited_hooks(solo.now, 2)] == [b"a", b"b"]
+    (shown,) = solo.core.awaited_hooks(began, 1)
+    assert (shown.hook, shown.work) == ("process_record", "record of stream 'in' at 1970-01-01T00:00:00.000001Z")
+    solo.handle(HookFinished(first, None))
+    solo.handle(HookFinished(third, None))
+    assert [one.key for one in solo.core.awaited_hooks(solo.now, 9)] == [b"b"]
+    solo.handle(HookFinished(second, None))
+    assert solo.core.awaited_hooks(solo.now, 9) == []

@@ -68,7 +68,16 @@ class World:
         hottest = sorted(keys, key=lambda key: (-keys[key], key))[:_SAMPLED]
         sample = tuple(wire.KeyLoad(key=key, share=keys[key] / cost) for key in sorted(hottest)) if cost else ()
         return IntervalView(
-            journal, held.sequencer, held.incarnation, held.keys, held.owner, held.code, cost, cost, sample=sample
+            journal,
+            held.sequencer,
+            held.incarnation,
+            held.keys,
+            held.owner,
+            held.code,
+            cost,
+            cost,
+            records=1_000.0,
+            sample=sample,
         )
 
     def apply(self, request: Reshape) -> None:
@@ -286,6 +295,19 @@ def test_what_was_refused_is_not_asked_for_again_at_once() -> None:
     balancer.ended(request, Timestamp(seconds(32)))
     assert balancer.decide(world.view(), Timestamp(seconds(60))) == []
     assert balancer.decide(world.view(), Timestamp(seconds(63))) == [request]
+
+
+@pytest.mark.parametrize(
+    ("records", "slow", "is_hot"), [(100.0, 0.0, True), (2.3, 0.0, True), (0.3, 0.0, False), (100.0, 0.6, False)]
+)
+def test_8_4_neither_few_records_nor_a_slow_hook_make_a_key_hot(records: float, slow: float, is_hot: bool) -> None:
+    world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"hot": 0.9}})
+    world.add(Held("a.1", ALL_KEYS, "w1", "x"))
+    seen = world.view()
+    balancer = Balancer(QUICK)
+    intervals = tuple(replace(one, records=records, slow=slow) for one in seen.intervals)
+    balancer.decide(replace(seen, intervals=intervals), Timestamp(0))
+    assert [hot.key for hot in balancer.hot_keys] == ([b"hot"] if is_hot else [])
 
 
 def test_turned_off_it_decides_nothing_but_still_names_hot_keys() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from millwheel.core.catalog import Catalog
 from millwheel.core.time import Timestamp
 from millwheel.master.hook_failures import hook_failures
 from millwheel.master.load_book import LoadBook
 from millwheel.master.messages import PauseTopology, SubmitTopology
+from millwheel.rpc.hook_failures import AWAITED_PROBLEM
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
 from .harness import Master, World, topology
@@ -37,7 +40,7 @@ def reported(known: Catalog, blocked: int = 1, later: int = 0, stopped: str = ""
     return book
 
 
-def names(known: Catalog, book: LoadBook, **only: str) -> list[str]:
+def names(known: Catalog, book: LoadBook, **only: Any) -> list[str]:
     return [one.computation for one in hook_failures(known, book, NOW, **only)]
 
 
@@ -75,3 +78,20 @@ def test_a_paused_topology_fails_no_more() -> None:
     book = reported(world.catalog())
     master.call(PauseTopology("zeitgeist"))
     assert names(world.catalog(), book) == []
+
+
+def test_a_hook_that_does_not_end_is_shown_and_becomes_a_problem_after_a_minute() -> None:
+    known = running()[0].catalog()
+    book, response = LoadBook(), wire.GetWorkerLoadResponse()
+    ages = {"window-counter": 59_000_000, "dip-detector": 120_000_000}
+    for owned in known.owned_by("w1"):
+        for computation, age in ages.items():
+            if owned.incarnation.startswith(computation):
+                load = response.intervals.add(journal=owned.interval.journal, sequencer=owned.interval.sequencer)
+                load.failures.awaited.add(key=b"k1", hook="process_record", work="a record", since_us=NOW - age)
+    book.heard("w1", response, Timestamp(0))
+    assert names(known, book) == ["dip-detector", "window-counter"]
+    assert names(known, book, awaited_for=AWAITED_PROBLEM) == ["dip-detector"]
+    (found,) = hook_failures(known, book, NOW, computation="dip-detector")
+    assert found.blocks, "its senders wait for ACKs"
+    assert "process_record of key 'k1' has been awaiting for 2 min" in found.text

@@ -101,3 +101,15 @@ def test_a_worker_that_falls_silent_is_known_to_be() -> None:
     assert book.is_fresh("w1", Timestamp(seconds(105)), seconds(10))
     assert not book.is_fresh("w1", Timestamp(seconds(111)), seconds(10))
     assert not book.is_fresh("w2", Timestamp(seconds(100)), seconds(10))
+
+
+def test_hook_times_are_sums_over_the_workers_that_there_are() -> None:
+    book = LoadBook()
+    for name in ("w1", "w2"):
+        load = wire.GetWorkerLoadResponse()
+        load.hooks.add(topology="t", computation="c", time=wire.HookTime(hook="process_record", calls=3, seconds=1.5))
+        load.hooks.add(topology="other", computation="c", time=wire.HookTime(hook="process_record", calls=9))
+        book.heard(name, load, Timestamp(0))
+    (time,) = book.hooks("t")["c"]
+    assert (time.hook, time.calls, time.seconds) == ("process_record", 6, 3.0)
+    assert book.hooks("none") == {}

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from millwheel.rpc.hook_failures import computation_text, failed_lately, failure_text, merged, merged_hooks
+from millwheel.rpc.hook_failures import (
+    blocks,
+    computation_text,
+    failed_lately,
+    failure_text,
+    heading,
+    merged,
+    merged_hooks,
+    names_remedy,
+)
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
 SINCE = 1_700_000_000_000_000
@@ -93,6 +102,24 @@ def test_intervals_together_show_oldest_keys_and_newest_failure() -> None:
     assert [one.since_us - SINCE for one in whole.oldest] == [1, 2, 3]
     assert whole.last.last_us == SINCE + 5_000
     assert not merged([wire.HookFailures()]).HasField("last")
+
+
+def test_a_hook_that_does_not_end_is_said_by_itself_and_beside_failures() -> None:
+    awaited = wire.AwaitedHook(key=b"k1", hook="process_record", work="record of stream 'in'", since_us=SINCE)
+    later = wire.AwaitedHook(key=b"k2", hook="process_timer", work="timer 't'", since_us=SINCE + 1)
+    failing = wire.HookFailures(attempts=9, blocked_keys=2, oldest=[FAILURE], last=FAILURE)
+    now = SINCE + 120_000_000
+    only = merged([wire.HookFailures(awaited=[later]), wire.HookFailures(awaited=[awaited])])
+    said = "process_record of key 'k1' has been awaiting for 2 min (record of stream 'in'); the key's records"
+    assert computation_text("t/c", only, "", now).startswith(f"computation t/c: {said}")
+    assert (heading(only, "", now), blocks(only, ""), names_remedy(only, "")) == ("AWAITING", True, True)
+    both = merged([only, failing])
+    text = computation_text("t/c", both, "", now)
+    assert text.startswith("computation t/c: 2 keys are blocked")
+    assert said in text
+    assert (heading(both, "", now), names_remedy(both, "")) == ("FAILING", False)
+    over = merged([only, wire.HookFailures(attempts=9, last=FAILURE)])
+    assert "raised" not in computation_text("t/c", over, "", now), "that was long ago"
 
 
 def test_times_of_a_hook_add_up_over_intervals() -> None:

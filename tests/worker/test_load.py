@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import millwheel as mw
+from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.shell.load import LoadMeter, Metered, memory_limit
 from tests.interval.solo import Solo
 
@@ -42,6 +43,24 @@ def test_rates_are_of_the_last_seconds() -> None:
         load = meter.load().intervals[0]
     assert load.records_per_second == 0, "it has been idle for longer than rates look back"
     assert load.busy == 0
+
+
+def test_slow_calls_of_hooks_are_a_rate_of_their_own() -> None:
+    clock = Clock()
+
+    class Takes(Counts):
+        def process_record(self, ctx: mw.Context[int], record: mw.Record[Any]) -> None:
+            clock.now += 6.0 if ctx.key == "slow" else 0.01
+
+    solo = Solo(Takes(), meter=HookMeter(clock, limit=1.0))
+    meter = LoadMeter(lambda: [Metered("solo.1", "solo.1.j1", 7, solo.core, 0.0)], clock)
+    meter.load()
+    solo.deliver(*[("quick", "x", 5)] * 200)
+    assert meter.load().intervals[0].slow == 0, "of many quick calls none is slow, though all of them take 2 s"
+    solo.deliver(("slow", "x", 5))
+    load = meter.load().intervals[0]
+    assert abs(load.slow - 6.0 / 8.0) < 1e-6
+    assert solo.core.meter.records.blocked == 2
 
 
 def test_a_rate_begins_with_its_interval_and_ends_with_it() -> None:

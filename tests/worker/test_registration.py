@@ -12,6 +12,9 @@ from millwheel.coordination.contract import Compare, CoordinatorUnavailableError
 from millwheel.coordination.memory import MemoryCoordinator
 from millwheel.core.catalog_keys import worker_key
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.worker.interval.hook_times import SlowBatch
+from millwheel.worker.messages import HooksSlow
+from millwheel.worker.shell.hook_reports import HookReports
 from millwheel.worker.shell.registration import Registration, WorkerIdTakenError
 from tests.patience import patience
 
@@ -77,6 +80,35 @@ async def test_7_1_a_lease_that_has_ended_costs_the_intervals_and_brings_another
         assert await rig.registered_after(entry.created) > entry.created
         assert rig.lapses == 1
     await coordinator.close()
+
+
+async def test_the_line_about_a_lease_that_has_ended_names_the_hook_that_kept_the_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    coordinator = MemoryCoordinator()
+    reports = HookReports(0.0, lambda scope: None)
+    lapsed = asyncio.Event()
+
+    async def note() -> None:
+        lapsed.set()
+
+    registration = Registration(coordinator, "w1", "here:1", TTL, note, reports.slowest_since)
+    slow = reports.performers(("words", "count"))[HooksSlow]
+    slow(HooksSlow(SlowBatch("process_record", 1, 60.0, b"before")))
+    await registration.start()
+    slow(HooksSlow(SlowBatch("process_timer", 1, 7.0, b"k")))
+    slow(HooksSlow(SlowBatch("process_record", 1, 2.0, b"other")))
+    entry = await coordinator.get(KEY)
+    assert entry is not None
+    await coordinator.revoke_lease(entry.lease)
+    async with asyncio.timeout(patience(5)):
+        await lapsed.wait()
+    await registration.close()
+    reports.close()
+    await coordinator.close()
+    (line,) = [one.getMessage() for one in caplog.records if "the lease has ended" in one.getMessage()]
+    assert "words/count: one call of process_timer for key 'k' kept the event loop for 7.0 s" in line
+    assert "produce in slices (docs/limits.md), or set worker.lease_seconds" in line
 
 
 async def test_giving_up_the_registration_does_the_same_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import millwheel as mw
+from millwheel.worker.shell.load import LoadMeter
 from millwheel.worker.shell.metrics import WorkerCollector
 from millwheel.worker.shell.tallies import Tallies
 from tests.interval.solo import Solo
@@ -92,6 +93,18 @@ def test_calls_and_failures_of_hooks_stay_counted_when_an_interval_leaves() -> N
     assert ("millwheel_hook_calls_total", "process_timer") not in found, "there is no such hook"
     tallies.keep(set())
     assert hooks(tallies) == {}
+
+
+def test_a_load_report_has_calls_of_hooks_of_intervals_that_have_left() -> None:
+    tallies = Tallies()
+    for number in range(2):
+        solo = Solo(Failing())
+        tallies.enter(f"solo.1.j{number}", PLACE, solo.core)
+        solo.deliver(("key", "value", 1))
+        tallies.leave(f"solo.1.j{number}")
+    (told,) = LoadMeter(list, hooks=tallies.hooks).load().hooks
+    assert (told.topology, told.computation, told.time.hook) == (*PLACE, "process_record")
+    assert (told.time.calls, told.time.failures) == (2, 2)
 
 
 def test_a_hook_that_keeps_the_event_loop_is_a_figure_while_it_does() -> None:

@@ -29,7 +29,7 @@ from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.failures import Failures
 from millwheel.worker.interval.far import is_far
 from millwheel.worker.interval.firing import Firing
-from millwheel.worker.interval.hook_times import HookMeter
+from millwheel.worker.interval.hook_times import AwaitedHook, HookMeter
 from millwheel.worker.interval.parking import Parking
 from millwheel.worker.interval.receiving import Receiving
 from millwheel.worker.interval.recovery import recover
@@ -186,6 +186,10 @@ class IntervalCore:
     def failing(self) -> FailingKeys:
         """The keys that a raising hook blocks."""
         return self.state.failing
+
+    def awaited_hooks(self, before: int, count: int) -> list[AwaitedHook]:
+        """Up to ``count`` of the asynchronous hooks that began by wall time ``before`` and run still; oldest first."""
+        return self._parking.awaited(before, count)
 
     @property
     def meter(self) -> HookMeter:

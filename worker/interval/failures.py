@@ -19,7 +19,7 @@ from millwheel.worker.interval.intake import Item, ParkedKey
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed
 
-__all__ = ["HOOK_ERRORS", "Decision", "Failures", "refuse_result"]
+__all__ = ["HOOK_ERRORS", "Decision", "Failures", "refuse_result", "work_text"]
 
 HOOK_ERRORS: Final = (Exception, CancelledError, SystemExit)
 """What a hook may raise without taking down more than its own work. Of what is no Exception, too: to ask a future that
@@ -89,7 +89,7 @@ class Failures:
         is_record = len(item) == 2
         hook, times = ("process_record", state.meter.records) if is_record else ("process_timer", state.meter.timers)
         times.failures += 1
-        kind, work, before = self._kinds.kind_of(error), _work(item), parked.failure
+        kind, work, before = self._kinds.kind_of(error), work_text(item), parked.failure
         due = retry_at if decision is Decision.RETRY else None
         since = state.wall if before is None else before.since
         text = str(error)
@@ -137,7 +137,7 @@ class Failures:
         context._add(Production(name, binding.encode(letter), stamp, binding.route(letter), context._origin))
 
 
-def _work(item: Item) -> str:
+def work_text(item: Item) -> str:
     """The record or timer, for people."""
     if len(item) == 2:
         delivery = item[0].delivery

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["HookMeter", "HookTime", "SlowBatch"]
+__all__ = ["AwaitedHook", "HookMeter", "HookTime", "SlowBatch"]
+
+
+_SLOW_CALL: Final = 0.1
+"""Of the limit of a batch, from which on one call is slow. A full batch of quick calls may reach the limit, too."""
 
 
 @dataclass(slots=True)
@@ -25,6 +30,8 @@ class HookTime:
     """Attempts that failed with nothing else in their commit: those that the failure policy counts."""
     blocked: int = 0
     """Batches of calls that took so long that they count as blocking the event loop."""
+    slow_seconds: float = 0.0
+    """Of ``seconds``, those in such batches whose calls were slow, and not many: a tenth of the limit each, or more."""
 
     def add(self, more: HookTime) -> None:
         """Count what another has counted, too."""
@@ -32,6 +39,7 @@ class HookTime:
         self.seconds += more.seconds
         self.failures += more.failures
         self.blocked += more.blocked
+        self.slow_seconds += more.slow_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,17 @@ class SlowBatch:
     calls: int
     seconds: float
     key: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedHook:
+    """An asynchronous hook that has not ended. ``since``: the wall time when it began, in microseconds."""
+
+    key: bytes
+    hook: str
+    work: str
+    """What the hook runs for: "record of stream 'in' at …", or "timer 't' at …"."""
+    since: int
 
 
 class HookMeter:
@@ -73,5 +92,7 @@ class HookMeter:
         time.seconds += seconds
         if self.limit and seconds >= self.limit and calls:
             time.blocked += 1
+            if seconds >= calls * self.limit * _SLOW_CALL:
+                time.slow_seconds += seconds
             if self.slow is None or seconds > self.slow.seconds:
                 self.slow = SlowBatch(hook, calls, seconds, key)

@@ -17,8 +17,9 @@ from millwheel.sdk.context import UNSET, Context
 from millwheel.sdk.errors import StateDamagedError
 from millwheel.sdk.model import Record
 from millwheel.sdk.options import LateAction
-from millwheel.worker.interval.failures import HOOK_ERRORS, Decision, Failures, refuse_result
+from millwheel.worker.interval.failures import HOOK_ERRORS, Decision, Failures, refuse_result, work_text
 from millwheel.worker.interval.firing import Firing
+from millwheel.worker.interval.hook_times import AwaitedHook
 from millwheel.worker.interval.intake import Item, ParkedKey, Receipt, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.runner import Runner
 from millwheel.worker.messages import AsyncHook, HookFailed
@@ -46,8 +47,9 @@ class Parking:
         self.to_await: list[AsyncHook] = []
         self.reports: list[HookFailed] = []
         self._next_hook = 1
-        self._hooks: dict[int, tuple[bytes, Context[Any], Item, float]] = {}
-        """Asynchronous hooks that run or have ended, each with when it began by the meter's clock."""
+        self._hooks: dict[int, tuple[bytes, Context[Any], Item, float, int]] = {}
+        """Asynchronous hooks that run or have ended, in the order in which they began: each with when that was by the
+        meter's clock, and by the wall clock."""
         self._finished: deque[tuple[int, BaseException | None]] = deque()
         """Asynchronous hooks that have ended, and that no batch has had room for."""
         program = self.state.program
@@ -248,19 +250,31 @@ class Parking:
             self.state.hold_times.passing.add(min(item[0], LAST_TIMESTAMP))
         number = self._next_hook
         self._next_hook += 1
-        self._hooks[number] = (key, context, item, self.state.meter.clock())
+        self._hooks[number] = (key, context, item, self.state.meter.clock(), self.state.wall)
         self.runner.hooks += 1
         self.to_await.append(AsyncHook(number, coroutine))
+
+    def awaited(self, before: int, count: int) -> list[AwaitedHook]:
+        """Up to ``count`` of the asynchronous hooks that began by wall time ``before`` and run still; oldest first."""
+        ended = {number for number, _ in self._finished}
+        found: list[AwaitedHook] = []
+        for number, (key, _, item, _, since) in self._hooks.items():
+            if since > before or len(found) == count:
+                break
+            if number not in ended:
+                hook = "process_record" if len(item) == 2 else "process_timer"
+                found.append(AwaitedHook(key, hook, work_text(item), since))
+        return found
 
     def hook_finished(self, number: int, error: BaseException | None) -> None:
         """An asynchronous hook has ended: its context will join the batch, or is dropped."""
         self.runner.hooks -= 1
-        _, _, item, began = self._hooks[number]
+        _, _, item, began, _ = self._hooks[number]
         self.state.meter.awaited(len(item) == 2, began)
         self._finished.append((number, error))
 
     def _adopt(self, number: int, error: BaseException | None) -> None:
-        key, context, item, _ = self._hooks.pop(number)
+        key, context, item, _, _ = self._hooks.pop(number)
         self.state.intake.park(key, Wait.READY)
         batch = self.runner.batch
         if len(item) == 2:

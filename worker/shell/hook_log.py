@@ -19,7 +19,7 @@ from millwheel.worker.messages import HookFailed, HooksSlow
 from millwheel.worker.shell.runloop import steady_now
 from millwheel.worker.shell.tallies import Place
 
-__all__ = ["LINE_EVERY", "HookLog"]
+__all__ = ["LINE_EVERY", "HookLog", "slow_text"]
 
 log = logging.getLogger("millwheel.worker")
 
@@ -77,7 +77,7 @@ class HookLog:
         """Calls of a hook kept the event loop for long."""
         batch, now = event.batch, self._clock()
         series = self._slow.get((place, batch.hook))
-        text = _slow_text(place, batch)
+        text = slow_text(place, batch)
         if series is None:
             self._slow[place, batch.hook] = _Series(now, now)
             log.warning("%s", text)
@@ -131,7 +131,8 @@ def _write_first(failure: HookFailed) -> None:
     log.log(level, "%s\n%s%s", failure.message, permanent if failure.kind.permanent else "", text)
 
 
-def _slow_text(place: Place, batch: SlowBatch) -> str:
+def slow_text(place: Place, batch: SlowBatch) -> str:
+    """Slow calls as a sentence: which hook, for which key, and for how long."""
     key = "" if batch.key is None else f" for key {batch.key.decode('utf-8', 'backslashreplace')!r}"
     calls = f"one call of {batch.hook}{key}" if batch.calls == 1 else f"{batch.calls:,} calls of {batch.hook}"
     took = format_duration(seconds(batch.seconds))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from millwheel.sdk.context import Scope
+from millwheel.worker.interval.hook_times import SlowBatch
 from millwheel.worker.messages import HookFailed, HooksSlow
-from millwheel.worker.shell.hook_log import LINE_EVERY, HookLog
+from millwheel.worker.shell.hook_log import LINE_EVERY, HookLog, slow_text
 from millwheel.worker.shell.tallies import Place
 from millwheel.worker.shell.watchdog import Watchdog
 
 __all__ = ["HookReports"]
+
+_SLOW_KEPT: Final = 100
+"""Slow batches that are remembered: enough for the time of a lease, in which each has taken a second or so."""
 
 
 class HookReports:
@@ -24,6 +29,8 @@ class HookReports:
         self.log = HookLog()
         self._watchdog = Watchdog(slow, place_of) if slow > 0 else None
         self._timer: asyncio.TimerHandle | None = None
+        self._slow_batches: deque[tuple[float, Place, SlowBatch]] = deque(maxlen=_SLOW_KEPT)
+        """The last ones, each with when it ended, by the loop's clock."""
 
     def start(self) -> None:
         """Begin to watch the running event loop."""
@@ -42,6 +49,15 @@ class HookReports:
         """The hook that keeps the event loop now, with its seconds so far."""
         return {} if self._watchdog is None else self._watchdog.running()
 
+    def slowest_since(self, since: float) -> str:
+        """The calls that kept the event loop longest, of those that ended since then; empty if none was slow.
+
+        Args:
+            since: seconds by the loop's clock.
+        """
+        found = [(batch.seconds, place, batch) for ended, place, batch in self._slow_batches if ended >= since]
+        return slow_text(*max(found, key=lambda one: one[0])[1:]) if found else ""
+
     def performers(self, place: Place) -> dict[type, Callable[[Any], None]]:
         """How a host performs what its core says of hooks."""
         return {HookFailed: partial(self._failed, place), HooksSlow: partial(self._slow, place)}
@@ -52,6 +68,7 @@ class HookReports:
 
     def _slow(self, place: Place, event: HooksSlow) -> None:
         self.log.slow(place, event)
+        self._slow_batches.append((asyncio.get_running_loop().time(), place, event.batch))
         self._flush_later()
 
     def _flush_later(self) -> None:

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from millwheel.rpc.hook_failures import AWAITED_SHOWN
 from millwheel.rpc.v1 import inspection_pb2 as wire
-from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.interval.failing_keys import KeyFailure
 from millwheel.worker.interval.intake import Wait
+from millwheel.worker.shell.runloop import wall_now
 
-__all__ = ["failures_of", "hooks_of", "key_failure", "waits_of"]
+__all__ = ["failures_of", "hook_time", "hooks_of", "key_failure", "waits_of"]
 
 _SHOWN_KEYS: Final = 3
-"""Failing keys of one interval that are shown: the oldest."""
+"""Failing keys of one interval that are shown, and hooks that do not end: the oldest."""
 
 
 def failures_of(core: IntervalCore) -> wire.HookFailures | None:
-    """What hooks of the interval raised; None if nothing."""
+    """What hooks of the interval raised, and which have not ended for long; None if there is neither."""
     failing = core.failing
-    if failing.last is None:
+    awaited = core.awaited_hooks(wall_now() - AWAITED_SHOWN, _SHOWN_KEYS)
+    if failing.last is None and not awaited:
         return None
     return wire.HookFailures(
         attempts=failing.total,
         blocked_keys=failing.blocked,
         oldest=[key_failure(core, one) for one in failing.oldest(_SHOWN_KEYS)],
-        last=key_failure(core, failing.last),
+        last=None if failing.last is None else key_failure(core, failing.last),
+        awaited=[wire.AwaitedHook(key=one.key, hook=one.hook, work=one.work, since_us=one.since) for one in awaited],
     )
 
 
@@ -64,6 +68,11 @@ def hooks_of(core: IntervalCore) -> Iterator[wire.HookTime]:
     """The times of those hooks that were called or failed."""
     for hook, time in (("process_record", core.meter.records), ("process_timer", core.meter.timers)):
         if time.calls or time.failures:
-            yield wire.HookTime(
-                hook=hook, calls=time.calls, seconds=time.seconds, failures=time.failures, blocked=time.blocked
-            )
+            yield hook_time(hook, time)
+
+
+def hook_time(hook: str, time: HookTime) -> wire.HookTime:
+    """The totals of one hook."""
+    return wire.HookTime(
+        hook=hook, calls=time.calls, seconds=time.seconds, failures=time.failures, blocked=time.blocked
+    )

@@ -13,9 +13,10 @@ from typing import Final, Protocol
 import psutil
 
 from millwheel.rpc.v1 import inspection_pb2 as wire
-from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.log import LogCore
-from millwheel.worker.shell.hook_status import failures_of, hooks_of
+from millwheel.worker.shell.hook_status import failures_of, hook_time, hooks_of
+from millwheel.worker.shell.tallies import HookPlace
 
 __all__ = ["LoadMeter", "Metered", "memory_limit"]
 
@@ -75,15 +76,18 @@ class LoadMeter:
         intervals: Callable[[], Iterable[Metered]],
         clock: Callable[[], float] = time.monotonic,
         damaged: Callable[[], Mapping[tuple[str, int], Damaged]] = dict,
+        hooks: Callable[[], Mapping[HookPlace, HookTime]] = dict,
     ) -> None:
-        """``damaged``: by journal and sequencer, intervals that stand still for what is stored of them is damaged."""
+        """``damaged``: by journal and sequencer, intervals that stand still for what is stored of them is damaged;
+        ``hooks``: what hooks took since the process began."""
         self._intervals = intervals
         self._damaged = damaged
+        self._hooks = hooks
         self._clock = clock
         self._process = psutil.Process()
         self._limit = memory_limit()
         self._cpu = _Rate(clock(), self._cpu_seconds())
-        self._rates: dict[tuple[str, int], tuple[_Rate, _Rate]] = {}
+        self._rates: dict[tuple[str, int], tuple[_Rate, _Rate, _Rate]] = {}
 
     def load(self) -> wire.GetWorkerLoadResponse:
         """As it now is."""
@@ -93,15 +97,17 @@ class LoadMeter:
             resident_bytes=self._process.memory_info().rss,
             memory_limit_bytes=self._limit,
         )
-        rates: dict[tuple[str, int], tuple[_Rate, _Rate]] = {}
+        rates: dict[tuple[str, int], tuple[_Rate, _Rate, _Rate]] = {}
         loads: list[tuple[wire.IntervalLoad, IntervalCore | LogCore]] = []
         for one in self._intervals():
             name, records = (one.journal, one.sequencer), one.core.state.counts.records
-            known = self._rates.get(name) or (_Rate(now, records), _Rate(now, one.busy))
+            slow = _slow_seconds(one.core)
+            known = self._rates.get(name) or (_Rate(now, records), _Rate(now, one.busy), _Rate(now, slow))
             rates[name] = known
             load = _interval_load(one)
             load.records_per_second = known[0].per_second(now, records)
             load.busy = known[1].per_second(now, one.busy)
+            load.slow = known[2].per_second(now, slow)
             loads.append((load, one.core))
         self._rates = rates
         for load, core in heapq.nlargest(_SAMPLED, loads, key=lambda told: told[0].busy):
@@ -117,11 +123,18 @@ class LoadMeter:
                 quarantined=True,
                 damage=at_rest.why,
             )
+        for (topology, computation, hook), total in sorted(self._hooks().items(), key=lambda item: item[0]):
+            if total.calls or total.failures:
+                response.hooks.add(topology=topology, computation=computation, time=hook_time(hook, total))
         return response
 
     def _cpu_seconds(self) -> float:
         used = self._process.cpu_times()
         return used.user + used.system
+
+
+def _slow_seconds(core: IntervalCore | LogCore) -> float:
+    return 0.0 if isinstance(core, LogCore) else core.meter.records.slow_seconds + core.meter.timers.slow_seconds
 
 
 def _interval_load(one: Metered) -> wire.IntervalLoad:

@@ -24,6 +24,11 @@ _RENEWALS: Final = 3
 _PATIENCE: Final = 2
 """Times to live that the registration of a process elsewhere may last, for it to be taken for one that has died."""
 
+_REMEDY: Final = (
+    "the next owner runs it again, and loses its lease again: have the hook produce in slices (docs/limits.md), or set "
+    "worker.lease_seconds to more than the step takes, its commit included"
+)
+
 
 class WorkerIdTakenError(RequestError):
     """Another process lives under this one's name: the same configuration was started twice."""
@@ -51,10 +56,15 @@ class Registration:
         address: str,
         ttl: float,
         lapsed: Callable[[], Awaitable[None]],
+        slowest_since: Callable[[float], str] = lambda since: "",
     ) -> None:
+        """``slowest_since``: what kept the event loop longest since a time of the loop, in words; empty: nothing."""
         self._coordinator = coordinator
         self._ttl = ttl
         self._lapsed = lapsed
+        self._slowest_since = slowest_since
+        self._renewed_at = 0.0
+        """When a renewal was last begun that succeeded, by the loop's clock."""
         self._lease = 0
         self._record = catalog.WorkerRecord(
             endpoint=Endpoint(worker_id=worker_id, address=address), started_at_us=wall_now()
@@ -95,6 +105,7 @@ class Registration:
         key = worker_key(self._record.endpoint.worker_id)
         while True:
             await self._vacate(key)
+            self._renewed_at = asyncio.get_running_loop().time()
             self._lease = await self._coordinator.grant_lease(self._ttl)
             put = Put(key, self._record.SerializeToString(), self._lease)
             if (await self._coordinator.transact([Compare(key, 0)], [put])).committed:
@@ -154,10 +165,14 @@ class Registration:
 
     async def _renewed(self) -> bool:
         """Renew the lease; False if it has ended."""
+        began = asyncio.get_running_loop().time()
         try:
             await self._coordinator.keep_alive(self._lease)
+            self._renewed_at = began
         except LeaseExpiredError:
-            log.error("the lease has ended: this worker gives up its intervals, and registers anew")
+            slowest = self._slowest_since(self._renewed_at)
+            why = f"; {slowest}; {_REMEDY}" if slowest else ""
+            log.error("the lease has ended: this worker gives up its intervals, and registers anew%s", why)
             return False
         except CoordinatorError as error:
             log.warning("the lease could not be renewed, trying again: %s", error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
@@ -159,7 +160,12 @@ class Worker:
         self._displaced = ""
         """Where another process is that has this one's name, when that was last looked at."""
         self._registration = Registration(
-            coordinator, settings.worker_id, settings.address, settings.lease, self._drop_all
+            coordinator,
+            settings.worker_id,
+            settings.address,
+            settings.lease,
+            self._drop_all,
+            self.hooks.slowest_since,
         )
 
     # Life.
@@ -169,7 +175,7 @@ class Worker:
         preparer = RecordPreparer(self.catalog, self.programs)
         add_DeliveryServiceServicer_to_server(DeliveryService(self.find, preparer.prepare), server)
         add_SubscriptionServiceServicer_to_server(self.logs, server)
-        load = LoadMeter(self._metered, damaged=lambda: self.quarantined).load
+        load = LoadMeter(self._metered, damaged=lambda: self.quarantined, hooks=self.tallies.hooks).load
         inspection = InspectionService(self._journal_of_key, self.core_of, self._absence, self.store, load)
         add_InspectionServiceServicer_to_server(inspection, server)
         handover = HandoverService(self._find_owned, self.store, self._ahead, self._load_code)
@@ -340,6 +346,9 @@ class Worker:
         self.hooks.log.keep(places)
         await self._sending.hang_up()
         await asyncio.gather(*stopping)
+        if gone and not self.hosted:
+            # The parts of a core refer to each other. Nothing runs, so the collector costs nobody time.
+            gc.collect()
         self._forget_code()
         return complete
 
@@ -410,10 +419,14 @@ class Worker:
     def _forget_dead_later(self, *hosted: Hosted) -> None:
         for one in hosted:
             delay = _SETTLED * random.uniform(0.5, 1.5)
-            asyncio.get_running_loop().call_later(delay, self._forget_dead_now, one)
+            # By its names: the timer would keep the memory of an interval that was let go of meanwhile.
+            place = (one.host.journal, one.sequencer)
+            asyncio.get_running_loop().call_later(delay, self._forget_dead_now, *place)
 
-    def _forget_dead_now(self, hosted: Hosted) -> None:
-        self._background(self._forget_dead(hosted))
+    def _forget_dead_now(self, journal: str, sequencer: int) -> None:
+        hosted = self.hosted.get(journal)
+        if hosted is not None and hosted.sequencer == sequencer:
+            self._background(self._forget_dead(hosted))
 
     async def _forget_dead(self, hosted: Hosted) -> None:
         """Have an interval forget the senders' journals that are no more.
@@ -421,8 +434,6 @@ class Worker:
         It is told when parents are retired. But what its owner before this one was told and did not commit is lost, and
         so is what it was told while it was being opened. Of computations that are removed nobody tells.
         """
-        if self.hosted.get(hosted.host.journal) is not hosted:
-            return
         try:
             dead = await dead_journals(self.coordinator, self.catalog, hosted.built.core.state.dedup.journals())
         except CoordinatorError as error:

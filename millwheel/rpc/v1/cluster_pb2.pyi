@@ -54,7 +54,9 @@ class ListHookFailuresResponse(_message.Message):
     COMPUTATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def computations(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComputationFailures]:
-        """Only computations that have keys blocked, or stand still, or failed in the last minute."""
+        """Only computations that have keys blocked, or stand still, or failed in the last minute, or whose asynchronous hooks
+        have not ended for ten seconds.
+        """
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class ComputationFailures(_message.Message):
     stopped: _builtins.str
     """Set while intervals of it stand still by the failure policy."""
     blocks: _builtins.bool
-    """Whether its senders wait for ACKs because of it: keys are blocked, or it stands still."""
+    """Whether its senders wait for ACKs because of it: keys are blocked, or a hook does not end, or it stands still."""
     @_builtins.property
     def failures(self) -> _inspection_pb2.HookFailures:
         """Over all intervals of the computation."""

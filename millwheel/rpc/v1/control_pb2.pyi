@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from millwheel.rpc.v1 import catalog_pb2 as _catalog_pb2
 from millwheel.rpc.v1 import common_pb2 as _common_pb2
+from millwheel.rpc.v1 import inspection_pb2 as _inspection_pb2
 from millwheel.rpc.v1 import topology_pb2 as _topology_pb2
 import builtins as _builtins
 import sys
@@ -417,6 +418,7 @@ class GetTopologyResponse(_message.Message):
     INTERVAL_MAPS_FIELD_NUMBER: _builtins.int
     LOGS_FIELD_NUMBER: _builtins.int
     WAITING_FOR_FIELD_NUMBER: _builtins.int
+    HOOKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topology(self) -> _catalog_pb2.TopologyRecord: ...
     @_builtins.property
@@ -429,6 +431,10 @@ class GetTopologyResponse(_message.Message):
     def waiting_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """While it drains, or changes to a new version: what it still waits for."""
 
+    @_builtins.property
+    def hooks(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.ComputationHook]:
+        """What its hooks took in all processes that run now, since each began. As workers reported it in the last seconds."""
+
     def __init__(
         self,
         *,
@@ -436,10 +442,11 @@ class GetTopologyResponse(_message.Message):
         interval_maps: _abc.Iterable[_catalog_pb2.IntervalMapRecord] | None = ...,
         logs: _abc.Iterable[_catalog_pb2.StreamLogRecord] | None = ...,
         waiting_for: _abc.Iterable[_builtins.str] | None = ...,
+        hooks: _abc.Iterable[_inspection_pb2.ComputationHook] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval_maps", b"interval_maps", "logs", b"logs", "topology", b"topology", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hooks", b"hooks", "interval_maps", b"interval_maps", "logs", b"logs", "topology", b"topology", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

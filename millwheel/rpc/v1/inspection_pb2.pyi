@@ -171,7 +171,7 @@ Global___KeyFailure: _TypeAlias = KeyFailure  # noqa: Y015
 
 @_typing.final
 class HookFailures(_message.Message):
-    """What hooks of an interval raised since its present owner took over."""
+    """What hooks of an interval raised since its present owner took over, and for which ones it waits."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -179,6 +179,7 @@ class HookFailures(_message.Message):
     BLOCKED_KEYS_FIELD_NUMBER: _builtins.int
     OLDEST_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
+    AWAITED_FIELD_NUMBER: _builtins.int
     attempts: _builtins.int
     """Attempts that failed."""
     blocked_keys: _builtins.int
@@ -191,6 +192,10 @@ class HookFailures(_message.Message):
     def last(self) -> Global___KeyFailure:
         """The newest failure, whether or not its key is still blocked. Absent if nothing has failed."""
 
+    @_builtins.property
+    def awaited(self) -> _containers.RepeatedCompositeFieldContainer[Global___AwaitedHook]:
+        """Asynchronous hooks that have not ended for long: some of them, those first that wait longest."""
+
     def __init__(
         self,
         *,
@@ -198,14 +203,48 @@ class HookFailures(_message.Message):
         blocked_keys: _builtins.int = ...,
         oldest: _abc.Iterable[Global___KeyFailure] | None = ...,
         last: Global___KeyFailure | None = ...,
+        awaited: _abc.Iterable[Global___AwaitedHook] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last", b"last"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "blocked_keys", b"blocked_keys", "last", b"last", "oldest", b"oldest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "awaited", b"awaited", "blocked_keys", b"blocked_keys", "last", b"last", "oldest", b"oldest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HookFailures: _TypeAlias = HookFailures  # noqa: Y015
+
+@_typing.final
+class AwaitedHook(_message.Message):
+    """An asynchronous hook that has not ended. Its key is blocked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    HOOK_FIELD_NUMBER: _builtins.int
+    WORK_FIELD_NUMBER: _builtins.int
+    SINCE_US_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    hook: _builtins.str
+    """process_record or process_timer."""
+    work: _builtins.str
+    """The record or timer that the hook runs for, in words."""
+    since_us: _builtins.int
+    """The wall time when it began."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+        hook: _builtins.str = ...,
+        work: _builtins.str = ...,
+        since_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hook", b"hook", "key", b"key", "since_us", b"since_us", "work", b"work"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AwaitedHook: _TypeAlias = AwaitedHook  # noqa: Y015
 
 @_typing.final
 class HookTime(_message.Message):
@@ -402,6 +441,7 @@ class GetWorkerLoadResponse(_message.Message):
     RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     INTERVALS_FIELD_NUMBER: _builtins.int
+    HOOKS_FIELD_NUMBER: _builtins.int
     cpu: _builtins.float
     """Of one core, over the last seconds: 1 is a whole core."""
     resident_bytes: _builtins.int
@@ -409,6 +449,10 @@ class GetWorkerLoadResponse(_message.Message):
     """What the machine (or its cgroup) has in all."""
     @_builtins.property
     def intervals(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalLoad]: ...
+    @_builtins.property
+    def hooks(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComputationHook]:
+        """What hooks took in this process since it began, also for intervals that have left it."""
+
     def __init__(
         self,
         *,
@@ -416,14 +460,43 @@ class GetWorkerLoadResponse(_message.Message):
         resident_bytes: _builtins.int = ...,
         memory_limit_bytes: _builtins.int = ...,
         intervals: _abc.Iterable[Global___IntervalLoad] | None = ...,
+        hooks: _abc.Iterable[Global___ComputationHook] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu", "intervals", b"intervals", "memory_limit_bytes", b"memory_limit_bytes", "resident_bytes", b"resident_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu", "hooks", b"hooks", "intervals", b"intervals", "memory_limit_bytes", b"memory_limit_bytes", "resident_bytes", b"resident_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetWorkerLoadResponse: _TypeAlias = GetWorkerLoadResponse  # noqa: Y015
+
+@_typing.final
+class ComputationHook(_message.Message):
+    """A hook's totals over several intervals of a computation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    COMPUTATION_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    topology: _builtins.str
+    computation: _builtins.str
+    @_builtins.property
+    def time(self) -> Global___HookTime: ...
+    def __init__(
+        self,
+        *,
+        topology: _builtins.str = ...,
+        computation: _builtins.str = ...,
+        time: Global___HookTime | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "time", b"time", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ComputationHook: _TypeAlias = ComputationHook  # noqa: Y015
 
 @_typing.final
 class IntervalLoad(_message.Message):
@@ -449,6 +522,7 @@ class IntervalLoad(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     HOOKS_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    SLOW_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
     journal: _builtins.str
     sequencer: _builtins.int
@@ -470,6 +544,8 @@ class IntervalLoad(_message.Message):
     stopped: _builtins.str
     """Set while the computation stands still by its failure policy."""
     dead_letters: _builtins.int
+    slow: _builtins.float
+    """Of busy, what went into slow calls of hooks, which kept the event loop for worker.slow_hook_seconds and more."""
     @_builtins.property
     def sample(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyLoad]:
         """A sample of the keys that cost most, with their share of the interval's records (0 to 1), in the keys' order:
@@ -501,10 +577,11 @@ class IntervalLoad(_message.Message):
         failures: Global___HookFailures | None = ...,
         hooks: _abc.Iterable[Global___HookTime] | None = ...,
         dead_letters: _builtins.int = ...,
+        slow: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "computation", b"computation", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "failures", b"failures", "hooks", b"hooks", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "stopped", b"stopped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "computation", b"computation", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "failures", b"failures", "hooks", b"hooks", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "slow", b"slow", "stopped", b"stopped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
