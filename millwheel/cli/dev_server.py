@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import shutil
 import tempfile
@@ -200,6 +201,7 @@ async def _start_worker(
         link,
         control.download_package,
     )
+    worker.on_idle = gc.collect
     worker.add_services(server)
     return worker
 

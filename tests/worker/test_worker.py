@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -279,3 +282,16 @@ async def test_a_worker_that_ends_makes_its_intervals_ready_for_others_first_7_1
     assert len(ready.of(PrepareRelease)) == len(hangs.of(PrepareRelease)) == 1
     assert 0.2 < asyncio.get_running_loop().time() - began < 3, "one that is never ready is not waited for for ever"
     assert one.hosted == {}
+
+
+async def test_an_interval_that_is_let_go_of_leaves_memory_at_once(tmp_path: Path) -> None:
+    one = worker(tmp_path)
+    core: Any = hosted(one, "c.1.j1", 4)
+    core.part = core
+    one.on_idle = gc.collect
+    left = weakref.ref(core)
+    del core
+    await one._catch_up()
+    assert one.hosted == {}
+    assert left() is None
+    await one.close()

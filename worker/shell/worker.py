@@ -122,6 +122,9 @@ class Worker:
         fetch_package: Callable[[str], Awaitable[bytes]],
     ) -> None:
         self.settings = settings
+        self.on_idle: Callable[[], object] = lambda: None
+        """Called when the last interval has been let go of. Its memory is free once the collector has run: the parts of
+        a core refer to each other."""
         self.catalog = Catalog()
         self.store = store
         self.coordinator = coordinator
@@ -341,6 +344,8 @@ class Worker:
         self.hooks.log.keep(places)
         await self._sending.hang_up()
         await asyncio.gather(*stopping)
+        if gone and not self.hosted:
+            self.on_idle()
         self._forget_code()
         return complete
 
