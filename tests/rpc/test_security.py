@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,9 @@ def files(name: str) -> TlsFiles:
 
 
 @pytest.fixture(autouse=True)
-def _no_tls() -> Iterator[None]:
-    use_tls(None)
-    yield
-    use_tls(None)
+def _no_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test chooses is this process's, and other tests' too, if it stays."""
+    monkeypatch.setattr("millwheel.rpc.identity._chosen", [None])
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
@@ -346,9 +345,6 @@ class Worker:
         self.hooks.log.keep(places)
         await self._sending.hang_up()
         await asyncio.gather(*stopping)
-        if gone and not self.hosted:
-            # The parts of a core refer to each other. Nothing runs, so the collector costs nobody time.
-            gc.collect()
         self._forget_code()
         return complete
 
