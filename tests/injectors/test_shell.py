@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
@@ -178,6 +178,20 @@ async def fail_within(made: Cluster) -> None:
     async with Injector(made.address, "s", process="b") as injector:
         await injector.send_many(values(0, 100), [5] * 100)
         raise ZeroDivisionError
+
+
+async def test_a_link_that_comes_about_while_its_injector_is_closed_sends_nothing() -> None:
+    """It looked for a link that was given up already, and ended in a KeyError."""
+    async with cluster(1, workers=1) as made:
+        (one,) = made.workers
+        await one.die()
+        injector = Injector(made.address, "s", process="a")
+        with suppress(ZeroDivisionError):
+            async with injector:
+                await injector.send_many(values(0, 10), [5] * 10)
+                raise ZeroDivisionError
+        injector._session.connected(one.address)
+        await one.start()
 
 
 async def test_what_is_missing_for_a_start_is_named() -> None:

@@ -358,6 +358,8 @@ class Session:
         self._changed()
 
     def _perform(self, instructions: Sequence[Instruction]) -> None:
+        if not self.is_open:
+            return  # a link came about, or was answered, while it was closed
         for instruction in instructions:
             match instruction:
                 case Connect(address):
