@@ -52,7 +52,7 @@ async def flood(injector: Injector, count: int) -> None:
         await asyncio.sleep(0.002)
 
 
-async def test_g1_a_server_that_stood_still_for_longer_than_its_leases_goes_on_and_repeats_nothing_6_2(
+async def test_g1_a_server_that_stood_still_for_longer_than_a_lease_goes_on_and_repeats_nothing_6_2(
     server: Server,
 ) -> None:
     await submit(server)
@@ -65,7 +65,7 @@ async def test_g1_a_server_that_stood_still_for_longer_than_its_leases_goes_on_a
         server.process.send_signal(signal.SIGCONT)
         await sending
         await injector.flush()
-    assert server.logged("the lease has ended"), "the pause was too short to mean anything"
+    assert not server.logged("the lease has ended"), "all its roles stood still together"
     assert [seen.times for seen in await read(server, "seen", Seen, 101)] == list(range(1, 102))
 
 
