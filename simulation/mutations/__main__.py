@@ -68,7 +68,7 @@ def _line(columns: Iterable[str]) -> str:
 
 
 def _markdown(rows: list[tuple[Mutation, str, str, str]]) -> str:
-    """The table for docs/reliability.md, in the order of the modules."""
+    """The table for docs/mutations.md, in the order of the modules."""
     order = list(MUTATIONS)
     lines = ["| mutation | of | what is done no more | caught by | after |", "|---|---|---|---|---|"]
     for mutation, after, _, by in sorted(rows, key=lambda row: order.index(row[0].name)):
