@@ -6,6 +6,7 @@ import ast
 import inspect
 import textwrap
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -91,4 +92,4 @@ async def test_a_host_gives_its_core_up_for_an_instruction_that_it_does_not_know
 @pytest.mark.parametrize("performer", [Term._perform, Session._perform])
 def test_a_term_and_a_session_refuse_an_instruction_that_they_do_not_know(performer: Any) -> None:
     with pytest.raises(AssertionError, match="Unknown object"):
-        performer(NOBODY, [Unknown()])
+        performer(SimpleNamespace(is_open=True), [Unknown()])
