@@ -18,6 +18,7 @@ import msgspec
 
 from millwheel.core.time import MAX_TIMESTAMP, MIN_TIMESTAMP, from_datetime
 from millwheel.core.units import NEWEST_USUAL, OLDEST_USUAL
+from millwheel.core.wording import counted
 from millwheel.sdk.errors import MillwheelError, UsageError
 
 __all__ = [
@@ -198,8 +199,7 @@ class LineParser:
     def _csv(self, line: bytes) -> dict[str, Any]:
         cells = _cells(line)
         if len(cells) != len(self._columns):
-            cell, column = ("s" * (count != 1) for count in (len(cells), len(self._columns)))
-            raise LineError(f"{len(cells)} cell{cell} under {len(self._columns)} column{column}")
+            raise LineError(f"{counted(len(cells), 'cell')} under {counted(len(self._columns), 'column')}")
         value: dict[str, Any] = dict(zip(self._columns, cells, strict=True))
         for name, kind in self._types.items():
             try:

@@ -220,13 +220,19 @@ def test_g10_a_deposed_owner_sends_nothing_that_its_timers_make_of_old_state_6_1
     assert successor.sent() == [("2 in all", 100)]
 
 
-def test_g10_what_a_timer_produced_survives_its_owner_6_1_3() -> None:
+def fired() -> Solo:
+    """Its timer has fired, and the commit of that is in flight."""
     solo = weak()
     (token,) = lined_up(solo, "timer")
     solo.handle(Acknowledged(token))
     solo.commit()
     solo.now += 10
     solo.handle(Tick())
+    return solo
+
+
+def test_g10_what_a_timer_produced_survives_its_owner_6_1_3() -> None:
+    solo = fired()
     solo.commit()
     (sent,) = solo.take(Send)
     (again,) = Solo(Counting(), strong=False, entries=list(solo.entries)).take(Send)
@@ -237,12 +243,7 @@ def test_g10_what_a_timer_produced_survives_its_owner_6_1_3() -> None:
 
 
 def test_g15_what_comes_after_a_timer_is_sent_after_what_the_timer_produced_4_1() -> None:
-    solo = weak()
-    (token,) = lined_up(solo, "timer")
-    solo.handle(Acknowledged(token))
-    solo.commit()
-    solo.now += 10
-    solo.handle(Tick())
+    solo = fired()
     solo.deliver(("k0", "behind", 9))
     assert solo.take(Send) == []
     solo.commit()

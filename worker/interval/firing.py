@@ -66,19 +66,26 @@ class Firing:
         return all(self._fire_due_of(key, wall) for key in dict.fromkeys(keys) for wall in (False, True))
 
     def _fire_due_of(self, key: bytes, wall: bool) -> bool:
+        all_fired = self._fire_of_key(key, wall, self.state.due_until(wall, key))
+        return all_fired or key in self.state.intake.parked
+
+    def _fire_of_key(self, key: bytes, wall: bool, upto: int, above: int | None = None) -> bool:
+        """Fire the key's timers up to a time; returns whether none of them is left for later.
+
+        ``above``: nothing is fired while a timer up to that time is left.
+        """
         state, runner = self.state, self.runner
+        table = state.timers[wall]
         fired = {tag for _, domain, tag in runner.batch.fired.get(key, ()) if domain == wall}
-        for at, tag in state.timers[wall].due_of_key(key, state.due_until(wall, key)):
+        for at, tag in table.due_of_key(key, upto):
             if tag in fired:
                 continue
-            if key in state.intake.parked:
-                return True
-            if runner.full():
+            if (above is not None and at <= above) or key in state.intake.parked or runner.full():
                 return False
             if not self._may_fire(key, (at, wall, tag)):
                 state.intake.park(key, Wait.READY)
-                return True
-            state.timers[wall].hand_out(key, tag, at)
+                return False
+            table.hand_out(key, tag, at)
             if not wall:
                 self._hold_by_batch(at)
             self._fire_alone(key, (at, wall, tag))
@@ -86,31 +93,15 @@ class Firing:
 
     def run_ahead(self) -> None:
         """Fire what is due by what its key was shown before a merge, though not by the interval's watermark (7.1)."""
-        state, runner = self.state, self.runner
+        state = self.state
         for key in list(state.ahead):
-            if runner.full():
+            if self.runner.full():
                 return
-            if key not in state.intake.parked and self._fire_ahead(key):
-                del state.ahead[key]
-
-    def _fire_ahead(self, key: bytes) -> bool:
-        """Fire the key's timers up to its floor; returns whether none of them is left for later."""
-        state, runner = self.state, self.runner
-        table, floor = state.timers[False], state.floors.of(key)
-        fired = {tag for _, wall, tag in runner.batch.fired.get(key, ()) if not wall}
-        for at, tag in table.due_of_key(key, floor):
-            if tag in fired:
+            if key in state.intake.parked:
                 continue
             # What the watermark has reached comes first, and is ``run_due``'s.
-            if at <= state.watermark or key in state.intake.parked or runner.full():
-                return False
-            if not self._may_fire(key, (at, False, tag)):
-                state.intake.park(key, Wait.READY)
-                return False
-            table.hand_out(key, tag, at)
-            self._hold_by_batch(at)
-            self._fire_alone(key, (at, False, tag))
-        return True
+            if self._fire_of_key(key, False, state.floors.of(key), above=state.watermark):
+                del state.ahead[key]
 
     def _hold_by_batch(self, at: int) -> None:
         at = min(at, LAST_TIMESTAMP)
